@@ -192,7 +192,7 @@ fn encapsulated(frame: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
 
 /// Programs for two endpoints, each with what it is about: settings, and instructions as in
 /// `fuzz_bodies/endpoints/steps.rs`.
-const SITUATIONS: [(&str, &[[u8; 3]]); 15] = [
+const SITUATIONS: [(&str, &[[u8; 3]]); 16] = [
     ("writes", &[[1, 1, 0], [0, 0, 14], [0, 1, 15], [4, 0, 29], [31, 0, 0], [9, 18, 0], [31, 0, 0]]),
     (
         "losses",
@@ -268,6 +268,28 @@ const SITUATIONS: [(&str, &[[u8; 3]]); 15] = [
             [31, 0, 0],
             [6, 2, 3],
             [4, 2, 25],
+        ],
+    ),
+    (
+        "sends",
+        &[
+            [29, 0, 0x40],
+            [0, 2, 0x8d],
+            [0, 2, 0x8e],
+            [4, 2, 0x88],
+            [31, 0, 0],
+            [31, 0, 0],
+            [6, 2, 0],
+            [9, 20, 0],
+            [31, 0, 0],
+            [31, 0, 0],
+            [6, 2, 1],
+            [9, 20, 0],
+            [11, 2, 16],
+            [18, 0, 0],
+            [0, 2, 0x08],
+            [4, 2, 0x0c],
+            [31, 0, 0],
         ],
     ),
     ("missing-receive", &[[7, 0, 0], [4, 0, 12], [0, 0, 13], [31, 0, 0], [9, 20, 0], [31, 0, 0]]),

@@ -81,6 +81,9 @@ struct WindowInputs<'a> {
 /// send both at once, since only the last frame of a batch may be shorter. A receiver processes both anyway.
 fn next_ack(qp: &mut Qp, counters: &mut Counters, inputs: &mut WindowInputs<'_>) -> Option<Packet<'static>> {
     let dest = qp.dest_qpn;
+    if qp.responder.ack_precedes_nack() {
+        return ack_packet(qp, counters);
+    }
     if let Some(nack) = qp.responder.take_nack() {
         counters.tx_nacks += 1;
         return Some(nack_packet(qp.qpn, dest, &nack));
@@ -94,14 +97,19 @@ fn next_ack(qp: &mut Qp, counters: &mut Counters, inputs: &mut WindowInputs<'_>)
         let mpr = qp.responder.grant(inputs.budget, behind);
         return Some(sack_packet(qp.qpn, dest, &sack, mpr));
     }
-    if let Some((psn, msn)) = qp.responder.take_ack() {
-        counters.tx_acks += 1;
-        return Some(Packet::Ack { bth: Bth::new(Opcode::Ack, dest, psn), aeth: Aeth::ack(msn) });
+    if let Some(ack) = ack_packet(qp, counters) {
+        return Some(ack);
     }
     let (culprit, msn) = qp.responder.take_nak()?;
     counters.tx_naks += 1;
     let bth = Bth::new(Opcode::Ack, dest, culprit.psn);
     Some(Packet::Ack { bth, aeth: Aeth::nak(culprit.violation.code(), msn) })
+}
+
+fn ack_packet(qp: &mut Qp, counters: &mut Counters) -> Option<Packet<'static>> {
+    let (psn, msn) = qp.responder.take_ack()?;
+    counters.tx_acks += 1;
+    Some(Packet::Ack { bth: Bth::new(Opcode::Ack, qp.dest_qpn, psn), aeth: Aeth::ack(msn) })
 }
 
 fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {

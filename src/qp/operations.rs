@@ -287,6 +287,7 @@ impl Qp {
         if !self.responder.queue_nack(nack) {
             cx.counters.tx_nacks_dropped += 1;
         }
+        self.responder.ack_before_refusal(head.rtx());
         Wakes::CONTROL.when(self.responder.has_pending_acks())
     }
 

@@ -266,7 +266,7 @@ impl Requester {
 
     /// Before the first sample, the age of the newest acknowledged packet is an upper bound of the round-trip time.
     #[inline]
-    fn bound_rtt(&mut self, now: Time) {
+    pub(super) fn bound_rtt(&mut self, now: Time) {
         if self.rtt.smoothed_ns() == 0 && self.newest_order > 0 {
             self.rtt.at_most(now.since(self.newest_sent_at));
         }
@@ -297,7 +297,7 @@ impl Requester {
     /// The latest transmission of a packet that was sent more than once has arrived. It has overtaken every earlier
     /// transmission that is not acknowledged.
     #[cold]
-    fn overtakes(&mut self, record: &Record, now: Time) {
+    pub(super) fn overtakes(&mut self, record: &Record, now: Time) {
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
         if record.order == self.newest_rtx.0 {
@@ -520,9 +520,11 @@ impl Requester {
         if reason == NackReason::UnexpectedEvent {
             return AckOutcome::Fatal;
         }
-        if let (NackReason::NoResource, Some(retries)) = (reason, self.setup.rnr_retry) {
+        if let (NackReason::NoResource, Some(retries)) = (reason, self.setup.rnr_retry)
+            && let Some(first) = self.taker(seq)
+        {
             let wait_ns = Neth::rnr_timer_ns(nack.vendor_info);
-            return match self.on_not_ready(now, (seq, wait_ns), retries, env) {
+            return match self.on_not_ready(now, (first, seq, wait_ns), retries, env) {
                 Ok(()) => AckOutcome::Used,
                 Err(NeverReady { first }) => AckOutcome::NeverReady { first },
             };

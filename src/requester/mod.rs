@@ -68,6 +68,8 @@ enum LossKind {
     Silence,
     /// The peer had no room, or the port went down.
     Nobody,
+    /// The peer had no receive work request. Neither a path nor congestion is the cause.
+    NotReady,
 }
 
 /// State outside the requester that it works with.
@@ -402,7 +404,9 @@ impl Requester {
     /// Whether the queue pair may have packets to send.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.has_retransmissions() || self.new_packet_fits() || self.response_waits()
+        (self.has_retransmissions() && !self.retransmissions_wait())
+            || self.new_packet_fits()
+            || self.response_waits()
     }
 
     /// Whether a lost packet or a TLP waits to be sent.
@@ -508,6 +512,7 @@ impl Requester {
             LossKind::LastHopTrim => env.cc.on_trim_nack(now, &flight, true),
             LossKind::Silence => env.cc.on_loss(now, &flight, true),
             LossKind::Nobody => env.cc.on_loss(now, &flight, false),
+            LossKind::NotReady => env.cc.on_discard(&flight),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::time::Time;
 
-use super::{LossKind, Requester, RtxReason, SendContext};
+use super::{LossKind, Record, Requester, RtxReason, SendContext};
 
 /// The number of RNR retries that means no limit.
 const NO_LIMIT: u8 = 7;
@@ -15,10 +15,12 @@ const NO_LIMIT: u8 = 7;
 pub(super) struct NotReady {
     /// Its first packet.
     first: u64,
-    /// How often it was refused: at most once between two waits.
+    /// The first of its packets that was refused. When it has arrived, the message has its receive work request.
+    refused: u64,
+    /// How often it was refused: once for each time that it was sent.
     refusals: u8,
-    /// It was refused since the last wait ended.
-    counted: bool,
+    /// The newest transmission when it was last counted. Copies of its packets up to here were sent together.
+    counted_until: u64,
     /// The current wait, or the last one, ends here.
     until: Time,
     /// That time has not come.
@@ -34,7 +36,7 @@ impl NotReady {
 
 impl Default for NotReady {
     fn default() -> Self {
-        Self { first: 0, refusals: 0, counted: false, until: Time::ZERO, waits: false }
+        Self { first: 0, refused: 0, refusals: 0, counted_until: 0, until: Time::ZERO, waits: false }
     }
 }
 
@@ -44,42 +46,59 @@ pub(super) struct NeverReady {
 }
 
 impl Requester {
-    /// Processes an RNR NACK for packet `seq`, which is for its last transmission.
+    /// The first packet of the message of packet `seq`, if this packet takes a receive work request: any packet of a
+    /// SEND, and the last one of a write with immediate.
+    pub(super) fn taker(&self, seq: u64) -> Option<u64> {
+        self.queue.packet(seq, self.setup.mtu).filter(|packet| packet.opcode().takes_receive())?;
+        self.queue.find(seq).map(|entry| entry.first)
+    }
+
+    /// Processes an RNR NACK for packet `seq` of the message that starts with `first`. It is for the packet's last
+    /// transmission.
     #[cold]
     pub(super) fn on_not_ready(
         &mut self,
         now: Time,
-        (seq, wait_ns): (u64, u64),
+        (first, seq, wait_ns): (u64, u64, u64),
         retries: u8,
         env: &mut SendContext<'_>,
     ) -> Result<(), NeverReady> {
-        let sent_at = self.records.get(seq).sent_at;
-        self.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, now, env);
-        let Some(first) = self.queue.find(seq).filter(|entry| entry.takes_receive()).map(|entry| entry.first)
-        else {
-            return Ok(());
-        };
+        let record = self.records.get(seq);
+        let Record { sent_at, order, .. } = record;
+        self.arrived_unready(seq, &record, now);
+        self.declare_lost(seq, LossKind::NotReady, RtxReason::Nack, now, env);
         env.counters.loss_not_ready += 1;
-        let resolved = self.una > self.not_ready.first || self.sacked.test(self.not_ready.first);
+        let resolved = self.una > self.not_ready.refused || self.sacked.test(self.not_ready.refused);
         let state = &mut self.not_ready;
-        // A copy that left before the wait ended says nothing new.
-        if state.waits || sent_at >= state.until {
-            if !state.waits {
-                (state.until, state.waits, state.counted) = (now.after(wait_ns), true, false);
-            }
-            if state.refusals == 0 || resolved || first < state.first {
-                (state.first, state.refusals, state.counted) = (first, 1, true);
-            } else if first == state.first && !state.counted {
-                (state.refusals, state.counted) = (state.refusals.saturating_add(1), true);
-            }
-            if retries < NO_LIMIT && state.refusals > retries {
-                return Err(NeverReady { first: state.first });
-            }
+        // The message of a copy that left before the last wait ended has waited.
+        if !state.waits && sent_at >= state.until {
+            (state.until, state.waits) = (now.after(wait_ns), true);
+        }
+        if state.refusals == 0 || resolved || first < state.first {
+            (state.first, state.refused, state.refusals) = (first, seq, 1);
+            state.counted_until = self.orders;
+        } else if first == state.first && order > state.counted_until {
+            (state.refused, state.refusals) = (seq, state.refusals.saturating_add(1));
+            state.counted_until = self.orders;
+        } else if first == state.first {
+            state.refused = state.refused.min(seq);
+        }
+        if retries < NO_LIMIT && state.refusals > retries {
+            return Err(NeverReady { first: state.first });
         }
         self.update_limits();
         // The peer works. Its patience is limited by the number of retries.
         self.progress(now);
         Ok(())
+    }
+
+    /// A copy of packet `seq` has arrived, although it was refused. What was sent before it and is not acknowledged is
+    /// judged by it (RFC 8985, section 6.2): refusals restart the timers, so nothing else would find a loss.
+    fn arrived_unready(&mut self, seq: u64, record: &Record, now: Time) {
+        self.overtakes(record, now);
+        self.overtaken = self.overtaken.max(seq);
+        self.loss_check_at = self.loss_check_at.min(now);
+        self.bound_rtt(now);
     }
 
     /// Whether packet `seq` waits until the peer may be ready.
@@ -92,6 +111,12 @@ impl Requester {
     #[inline]
     pub(super) const fn is_paused(&self) -> bool {
         self.waits_for_receive(self.una)
+    }
+
+    /// Whether [`next_send`](Self::next_send) selects neither a lost packet nor a TLP before the wait ends.
+    pub(super) fn retransmissions_wait(&self) -> bool {
+        let all_wait = self.lost_count > 0 && self.next_lost().is_none();
+        all_wait && (self.is_paused() || !self.probe_pending)
     }
 
     /// When the wait ends.

@@ -117,7 +117,7 @@ impl Requester {
 
     /// The oldest lost packet that may be sent now. While the peer is not ready, those from the refused message on wait,
     /// except for responses.
-    fn next_lost(&self) -> Option<u64> {
+    pub(super) fn next_lost(&self) -> Option<u64> {
         let mut seq = self.lost.next_set(self.una, self.next)?;
         while self.waits_for_receive(seq) && self.queue.find(seq).is_some_and(|entry| !entry.is_response()) {
             seq = self.lost.next_set(seq + 1, self.next)?;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::ring::BitRing;
-use crate::wire::{Ev, Psn};
+use crate::wire::{Ev, NackReason, Psn};
 
 use super::{Culprit, Responder};
 
@@ -206,6 +206,21 @@ impl Responder {
             self.answers.nacks.push_back(nack);
         }
         fits
+    }
+
+    /// A message found no receive work request, and its packet is a retransmission or not. Acknowledges the messages
+    /// that are complete, unless the peer surely knows: it sends nothing else until this message is accepted, so
+    /// nothing else would make it ask again for an ACK that was lost.
+    pub(crate) fn ack_before_refusal(&mut self, repeated: bool) {
+        let AckState { completed, acknowledged, .. } = self.answers;
+        self.answers.ack_pending |= completed != acknowledged || (repeated && completed > 0);
+    }
+
+    /// Whether the transport ACK must precede the next NACK. The NACK of a message without a receive work request may
+    /// end the peer's queue pair, and the messages before it are complete.
+    pub(crate) fn ack_precedes_nack(&self) -> bool {
+        let is_refusal = |nack: &NackOut| nack.reason == NackReason::NoResource.into();
+        self.answers.ack_pending && self.answers.nacks.front().is_some_and(is_refusal)
     }
 
     /// The queue pair fails because of the peer: acknowledges what was completed before, then queues the NAK.

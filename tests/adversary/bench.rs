@@ -117,6 +117,16 @@ impl Bench {
 
     /// With other settings of the victim, and another patience of the attacked queue pair.
     pub(crate) fn with(adjust: impl Fn(&mut EndpointConfig), patience: Patience) -> Self {
+        Self::offering(adjust, patience, Extensions::NONE, |_| {})
+    }
+
+    /// The attacker offers these extensions, and `init` changes the attacked queue pair.
+    pub(crate) fn offering(
+        adjust: impl Fn(&mut EndpointConfig),
+        patience: Patience,
+        extensions: Extensions,
+        change: impl Fn(&mut QpInit),
+    ) -> Self {
         let mut net = Net::new(1, vec![Link::clean(5_000); PLANES.into()]);
         for node in [VICTIM, PEER] {
             let mut cfg = config(node);
@@ -132,9 +142,12 @@ impl Bench {
         let healthy_memory =
             [VICTIM, PEER].map(|node| region(&mut net, node, pds[node], (0x1000, 20_000), both));
         let target = region(&mut net, VICTIM, pds[VICTIM], (IOVA, LEN), both);
-        let qp = pair::create(&mut net, VICTIM, init(pds[VICTIM]));
+        let mut attacked = init(pds[VICTIM]);
+        change(&mut attacked);
+        let qp = pair::create(&mut net, VICTIM, attacked);
         let ours = net.endpoint(VICTIM).qp_info(qp.qpn).unwrap();
-        pair::bring_up(&mut net, qp, &attacker_info(&ours), patience);
+        let theirs = QpInfo { extensions, ..attacker_info(&ours) };
+        pair::bring_up(&mut net, qp, &theirs, patience);
         net.astray.clear();
         net.take_events(VICTIM);
         let mut bench = Self {

@@ -18,6 +18,7 @@ mod messages;
 mod parts;
 mod port_news;
 mod ports;
+mod sends;
 mod shares;
 
 #[path = "../support/alloc.rs"]

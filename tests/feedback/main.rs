@@ -18,6 +18,7 @@
 //! | NACK trimmed | SKIP: passed over four times | less `m` | the packet at once, elsewhere | `nacks` |
 //! | NACK trimmed on the last hop | - | less `m` | the packet at once, elsewhere | `nacks` |
 //! | NACK of any other code | - | less `m` | the packet at once, elsewhere; retries go on | `nacks` |
+//! | RNR NACK, for a message that takes a receive | - | stays | the message after the wait; timers start over | `not_ready` |
 //! | NACK `UNEXP_EVENT` | - | - | queue pair fails | `nacks` |
 //! | overtaken on its path | `ASSUMED_BAD`, a drop, a backup | less `m` | the packet at once, elsewhere | `losses` |
 //! | the same on an only path, or where others lose as much | SKIP, a drop | less `m` | the packet at once | `losses` |
@@ -76,6 +77,7 @@ mod holds;
 mod losses;
 mod modify;
 mod nacks;
+mod not_ready;
 mod planes;
 mod probes;
 mod receiver;

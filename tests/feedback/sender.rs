@@ -7,7 +7,8 @@ use std::sync::Arc;
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::counters::Counters;
 use spindrift::endpoint::{
-    CqId, EndpointConfig, Event, Extensions, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit, QpStatus,
+    CqId, EndpointConfig, Event, Extensions, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit,
+    QpStatus, RtrAttr, RtsAttr,
 };
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, EvState, EvStatus, PathConfig, PathCounters};
@@ -48,6 +49,7 @@ pub(crate) struct Setup {
     pub(crate) mpr: u8,
     /// Extensions of MRC that the peer has.
     pub(crate) extensions: Extensions,
+    pub(crate) rnr_retry: u8,
 }
 
 impl Default for Setup {
@@ -64,6 +66,7 @@ impl Default for Setup {
             dynamic_mpr: false,
             mpr: 8,
             extensions: Extensions::NONE,
+            rnr_retry: RtsAttr::MAX_RNR,
         }
     }
 }
@@ -158,7 +161,8 @@ impl Sender {
             extensions: setup.extensions,
             ..ours
         };
-        pair::bring_up(&mut net, qp, &theirs, setup.patience);
+        let rts = RtsAttr { rnr_retry: setup.rnr_retry, ..pair::rts_attr(&theirs, setup.patience) };
+        pair::bring_up_as(&mut net, qp, &theirs, rts, RtrAttr::MIN_RNR_TIMER);
         net.astray.clear();
         Self { net, qp, pd, key, region, posted: 0, data: Vec::new(), probes: Vec::new() }
     }
@@ -338,7 +342,17 @@ impl Sender {
     }
 
     pub(crate) fn nack(&mut self, packet: &Sent, reason: NackReason) {
+        self.nack_with(packet, reason, 0);
+    }
+
+    /// An RNR NACK, with the code of a wait.
+    pub(crate) fn rnr(&mut self, packet: &Sent, timer: u8) {
+        self.nack_with(packet, NackReason::NoResource, timer);
+    }
+
+    fn nack_with(&mut self, packet: &Sent, reason: NackReason, vendor_info: u8) {
         let neth = Neth {
+            vendor_info,
             spdcid: PEER_QPN.low16(),
             dpdcid: self.qp.qpn.low16(),
             tx_timestamp: packet.timestamp,

@@ -1,10 +1,12 @@
 //! What a seed stands for: topology, faults, settings, work.
 
+use spindrift::endpoint::{Extensions, RtsAttr};
 use spindrift::time::Time;
 
 use crate::support::link::{Link, Outage};
 use crate::support::pair::Patience;
-use crate::support::rand::Rng;
+use crate::support::rand::{Rng, mix};
+use crate::support::writer::{Fault, Kinds};
 
 /// A port's link goes down for a while, and its endpoint is told.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,12 @@ pub(crate) struct EndPlan {
     /// In ten-thousandths.
     pub(crate) signaled: u32,
     pub(crate) immediates: u32,
+    pub(crate) kinds: Kinds,
+    pub(crate) extensions: Extensions,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    /// Receive work requests for its messages are posted so much later, at most; 0: before them.
+    pub(crate) late_ns: u64,
     /// Most work requests posted at a time, and the longest pause between.
     pub(crate) burst: u64,
     pub(crate) pause_ns: u64,
@@ -154,7 +162,56 @@ impl Plan {
         if rng.chance(4_800) {
             plan.open_window(&mut rng);
         }
+        // Drawn apart, too.
+        plan.extend(&mut Rng::new(mix(seed)));
         plan
+    }
+
+    /// Extensions of MRC, and what they allow.
+    fn extend(&mut self, rng: &mut Rng) {
+        const NAMED: [Extensions; 3] = [Extensions::EMPTY_MESSAGES, Extensions::SEND, Extensions::RNR];
+        let late = rng.one_in(7);
+        for ends in &mut self.pairs {
+            for end in ends.iter_mut() {
+                let some = NAMED.into_iter().filter(|_| rng.one_in(2));
+                let some = some.fold(Extensions::NONE, |found, extension| found | extension);
+                end.extensions = rng.pick(&[Extensions::ALL, Extensions::ALL, Extensions::NONE, some]);
+                end.min_rnr_timer = rng.range(1, 10) as u8;
+            }
+            let agreed = ends[0].extensions & ends[1].extensions;
+            for end in ends {
+                let sends = rng.pick(&[0, 3_000, 10_000]);
+                end.kinds = Kinds {
+                    sends: if agreed.contains(Extensions::SEND) { sends } else { 0 },
+                    empty: rng.pick(&[0, 0, 1_000]),
+                    empty_writes: agreed.contains(Extensions::EMPTY_MESSAGES),
+                    fault: None,
+                };
+                let (from, starves) = (rng.below(4), rng.one_in(2));
+                if late && agreed.contains(Extensions::RNR) && rng.chance(7_000) {
+                    end.late_ns = rng.sized(1_000, 3_000_000);
+                }
+                if self.may_fail && rng.one_in(2) {
+                    end.kinds.fault = match (starves, agreed) {
+                        (true, all) if all.contains(Extensions::RNR) => Some((Fault::Starves, from)),
+                        (false, all) if all.contains(Extensions::SEND) => Some((Fault::Short, from)),
+                        _ => None,
+                    };
+                }
+                if matches!(end.kinds.fault, Some((Fault::Starves, _))) {
+                    (end.late_ns, end.rnr_retry) = (0, rng.below(7) as u8);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn has_fault(&self, fault: Fault) -> bool {
+        self.pairs.iter().flatten().any(|end| end.kinds.fault.is_some_and(|(of, _)| of == fault))
+    }
+
+    /// Whether some messages find no receive work request.
+    pub(crate) fn is_late(&self) -> bool {
+        self.has_fault(Fault::Starves) || self.pairs.iter().flatten().any(|end| end.late_ns > 0)
     }
 
     /// What a round trip takes at most, ns: both ways, and what the ports of both hosts hold up.
@@ -370,6 +427,11 @@ fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
         long: 0,
         signaled: rng.pick(&[10_000, 5_000, 1_000, 0]),
         immediates: rng.pick(&[0, 1_000, 5_000, 10_000]),
+        kinds: Kinds::default(),
+        extensions: Extensions::NONE,
+        rnr_retry: RtsAttr::MAX_RNR,
+        min_rnr_timer: 1,
+        late_ns: 0,
         burst: rng.sized(1, 64),
         pause_ns: rng.sized(1, 1_000_000),
     }

@@ -64,15 +64,16 @@ impl Limits {
         let steered = plan.pairs.iter().flatten().any(|end| end.denies);
         let judges = plan.judges_recovery;
         Self {
-            no_repeats: judges && plan.weather == Weather::Fair,
+            no_repeats: judges && plan.weather == Weather::Fair && !plan.is_late(),
             dead_paths: judges && plan.weather == Weather::DeadPath,
             // Not where a whole plane dies: then the other one may be down to a single active path.
             other_path: judges
                 && plan.weather == Weather::DeadPath
                 && plan.outages.iter().all(|outage| outage.paths > 1),
             // Not where ports go down, paths are denied or a host is slow: then it is the plan that lets nothing be sent. Nor
-            // where a queue pair may wait for others.
+            // where a queue pair may wait for others, or for receive work requests.
             repair: judges
+                && !plan.is_late()
                 && !(congested || steered || !plan.flaps.is_empty() || cut && plan.may_fail)
                 && !plan.shares_cwnds(),
             patience: plan.patience,

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::rc::Rc;
 
 use spindrift::congestion::CcConfig;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, QpCap, QpInit, Route};
+use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, QpCap, QpInit, Route, RtsAttr};
 use spindrift::memory::{Access, PdId, Region};
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
@@ -20,6 +20,7 @@ use crate::support::ledger::Memory;
 use crate::support::net::{Net, ports};
 use crate::support::pair::{self, End};
 use crate::support::rand::Rng;
+use crate::support::writer::Fault;
 use crate::wire_rules::{Direction, Rules, Watcher};
 
 /// What a run came to; equal for equal seeds.
@@ -71,6 +72,10 @@ pub(crate) struct Reached {
     pub(crate) link_down: u64,
     pub(crate) failed: u64,
     pub(crate) cwnd_wait: u64,
+    pub(crate) not_ready: u64,
+    pub(crate) never_ready: u64,
+    pub(crate) too_short: u64,
+    pub(crate) sends: u64,
     /// The slowest repair, in thousandths of its bound.
     pub(crate) slowest: u64,
 }
@@ -95,6 +100,10 @@ impl Reached {
             link_down: (!plan.flaps.is_empty()).into(),
             failed: world.streams.iter().any(|stream| stream.writer.ledger.failed).into(),
             cwnd_wait: counted(|counters| counters.tx_cwnd_waits),
+            not_ready: counted(|counters| counters.rx_not_ready),
+            never_ready: u64::from(world.reasons.contains(&FailReason::RnrRetryExceeded)),
+            too_short: u64::from(world.reasons.contains(&FailReason::PeerViolation)),
+            sends: plan.pairs.iter().flatten().any(|end| end.kinds.sends > 0).into(),
             slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
         }
     }
@@ -118,6 +127,8 @@ impl Reached {
             ("a link that goes down", self.link_down, 20),
             ("a queue pair that fails", self.failed, 1),
             ("a wait for a shared congestion window", self.cwnd_wait, 4),
+            ("a SEND", self.sends, 20),
+            ("a message without a receive work request", self.not_ready, 3),
         ];
         for (what, count, percent) in shares {
             assert!(100 * count >= percent * runs, "only {count} of {runs} runs had {what}, not {percent} %");
@@ -137,6 +148,10 @@ impl Reached {
         self.link_down += other.link_down;
         self.failed += other.failed;
         self.cwnd_wait += other.cwnd_wait;
+        self.not_ready += other.not_ready;
+        self.never_ready += other.never_ready;
+        self.too_short += other.too_short;
+        self.sends += other.sends;
         self.slowest = self.slowest.max(other.slowest);
     }
 }
@@ -146,6 +161,8 @@ struct World {
     streams: Vec<Stream>,
     rules: Rc<RefCell<Rules>>,
     may_fail: bool,
+    /// Why queue pairs failed.
+    reasons: Vec<FailReason>,
 }
 
 pub(crate) fn run(plan: &Plan, print: bool) -> Outcome {
@@ -203,6 +220,7 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     init.max_mtu = end.max_mtu;
     init.dynamic_mpr = end.dynamic_mpr;
     init.sig_all = end.sig_all;
+    init.extensions = end.extensions;
     let active = end.active.max(plan.links.len() as u16);
     init.path = PathConfig {
         active,
@@ -230,7 +248,8 @@ fn memory(net: &mut Net, node: usize, pd: PdId, len: usize, rng: &mut Rng) -> Me
     // Sometimes at the very end of the address space.
     let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
     let region = Region::alloc_at(len, iova).unwrap();
-    let key = net.endpoint(node).register(pd, region.clone(), Access::REMOTE_WRITE).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let key = net.endpoint(node).register(pd, region.clone(), access).unwrap();
     Memory { region, key }
 }
 
@@ -262,7 +281,8 @@ impl World {
         }
         let rules = Rc::new(RefCell::new(Rules::default()));
         net.tap = Some(Box::new(Watcher(Rc::clone(&rules))));
-        let mut world = Self { net, streams: Vec::new(), rules, may_fail: plan.may_fail };
+        let mut world =
+            Self { net, streams: Vec::new(), rules, may_fail: plan.may_fail, reasons: Vec::new() };
         let mut rng = Rng::new(plan.seed ^ 0x776f_726b);
         let pds = [world.net.endpoint(0).alloc_pd(), world.net.endpoint(1).alloc_pd()];
         for (number, ends) in plan.pairs.iter().enumerate() {
@@ -275,7 +295,15 @@ impl World {
         let net = &mut self.net;
         let a = pair::create(net, 0, qp_init(plan, &ends[0], pds[0], number));
         let b = pair::create(net, 1, qp_init(plan, &ends[1], pds[1], number));
-        pair::connect(net, a, b, plan.patience);
+        let rts = |net: &mut Net, end: End, theirs: End, plan: &Plan, own: &EndPlan| {
+            let theirs = net.endpoint(theirs.node).qp_info(theirs.qpn).unwrap();
+            let rts = RtsAttr { rnr_retry: own.rnr_retry, ..pair::rts_attr(&theirs, plan.patience) };
+            (end, theirs, rts)
+        };
+        let both = [rts(net, a, b, plan, &ends[0]), rts(net, b, a, plan, &ends[1])];
+        for ((end, theirs, rts), own) in both.iter().zip(ends) {
+            pair::bring_up_as(net, *end, theirs, *rts, own.min_rnr_timer);
+        }
         let info = |net: &mut Net, end: End| net.endpoint(end.node).qp_info(end.qpn).unwrap();
         let mtu = info(net, a).mtu.min(info(net, b).mtu);
         let limits = Limits::of(plan);
@@ -288,27 +316,21 @@ impl World {
             // Drawn apart, so that what else a seed stands for does not depend on it.
             let mut apart = Rng::new(!source.region.iova());
             let mirror = memory(net, from.node, pds[from.node], source.region.len(), &mut apart);
-            self.streams.push(Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork()));
+            let mut stream = Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork());
+            let of_peer = if from == a { &ends[1] } else { &ends[0] };
+            stream.writer.ledger.receives_flaws = matches!(of_peer.kinds.fault, Some((Fault::Short, _)));
+            self.streams.push(stream);
         }
     }
 
     /// Posts and steps until every stream is done.
     fn work(&mut self) {
         while !self.streams.iter().all(|stream| stream.writer.finished()) {
-            let due = self
-                .streams
-                .iter()
-                .filter(|stream| !stream.writer.all_posted())
-                .map(|stream| stream.next_post_at)
-                .min();
-            let due = due.unwrap_or(Time::NEVER);
+            let due = self.streams.iter().map(Stream::due).min().unwrap_or(Time::NEVER);
             if due <= self.net.next_at() && due != Time::NEVER {
                 self.net.now = self.net.now.max(due);
-                for at in 0..self.streams.len() {
-                    if !self.streams[at].writer.all_posted() && self.streams[at].next_post_at <= self.net.now
-                    {
-                        self.streams[at].post(&mut self.net);
-                    }
+                for stream in &mut self.streams {
+                    stream.act(&mut self.net);
                 }
             } else if !self.net.step() {
                 panic!("work is left and {}", self.net.why_stopped());
@@ -357,11 +379,20 @@ impl World {
                 }
             }
             Event::QpFailed { qpn, reason } => {
-                assert!(
-                    self.may_fail && reason == FailReason::RetryExceeded,
-                    "node {node} queue pair {:#x} failed: {reason:?}",
-                    qpn.get()
-                );
+                let end = End { node, qpn };
+                let [sends, receives] = [
+                    self.stream(|stream| stream.from == end).fault(),
+                    self.stream(|stream| stream.to == end).fault(),
+                ];
+                let expected = match reason {
+                    FailReason::RetryExceeded => self.may_fail,
+                    FailReason::RnrRetryExceeded => sends == Some(Fault::Starves),
+                    FailReason::PeerRefused => sends == Some(Fault::Short),
+                    FailReason::PeerViolation => receives == Some(Fault::Short),
+                    _ => false,
+                };
+                self.reasons.push(reason);
+                assert!(expected, "node {node} queue pair {:#x} failed: {reason:?}", qpn.get());
                 self.stream(|stream| stream.from == End { node, qpn }).writer.ledger.failed = true;
                 self.stream(|stream| stream.to == End { node, qpn }).writer.ledger.receiver_failed = true;
             }
@@ -401,8 +432,9 @@ impl World {
                 counters.rx_no_access,
                 counters.rx_out_of_bounds,
                 counters.rx_bad_length,
-                counters.rx_invalid_request,
+                if plan.has_fault(Fault::Short) { 0 } else { counters.rx_invalid_request },
                 counters.rx_no_receive,
+                counters.rx_not_negotiated,
                 counters.rx_foreign_port_status,
             ];
             assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
@@ -451,6 +483,9 @@ impl World {
             let memory = self.net.nodes[stream.from.node].endpoint.memory();
             assert_eq!(stream.writer.lkeys().map(|lkey| memory.uses(lkey)), [0; 2], "memory is still in use");
             if !plan.may_fail {
+                let (to, target) = (stream.to.node, stream.writer.ledger.target().key.lkey);
+                let uses = self.net.nodes[to].endpoint.memory().uses(target);
+                assert_eq!(uses, 0, "receive buffers are still in use");
                 assert_eq!(status.inflight_bytes, 0, "congestion control forgot bytes: {status:?}");
             }
         }

@@ -1,13 +1,15 @@
 //! One direction of a queue pair: the work it is given, and what must come of it.
 
+use std::collections::VecDeque;
+
 use spindrift::time::Time;
 
 use crate::plan::EndPlan;
-use crate::support::ledger::Memory;
+use crate::support::ledger::{Memory, Receive};
 use crate::support::net::Net;
 use crate::support::pair::End;
 use crate::support::rand::Rng;
-use crate::support::writer::{Work, Writer};
+use crate::support::writer::{Fault, Work, Writer};
 
 pub(crate) struct Stream {
     pub(crate) from: End,
@@ -15,12 +17,15 @@ pub(crate) struct Stream {
     plan: EndPlan,
     pub(crate) writer: Writer,
     pub(crate) next_post_at: Time,
+    /// Receive work requests that are posted late, in order, and when the next one is.
+    receives: VecDeque<Receive>,
+    next_receive_at: Time,
 }
 
 impl EndPlan {
     pub(crate) fn work(&self) -> Work {
-        let &Self { messages, largest, long, signaled, immediates, depth, sig_all, .. } = self;
-        Work { messages, largest, long, signaled, immediates, depth, sig_all }
+        let &Self { messages, largest, long, signaled, immediates, depth, sig_all, kinds, .. } = self;
+        Work { messages, largest, long, signaled, immediates, depth, sig_all, kinds }
     }
 }
 
@@ -34,7 +39,15 @@ impl Stream {
     ) -> Self {
         let mut writer = Writer::new(plan.work(), from.qpn, mtu, memory, rng).unwrap();
         let next_post_at = Time(writer.rng.below(plan.pause_ns + 1));
-        Self { from, to, plan: plan.clone(), writer, next_post_at }
+        Self {
+            from,
+            to,
+            plan: plan.clone(),
+            writer,
+            next_post_at,
+            receives: VecDeque::new(),
+            next_receive_at: Time::NEVER,
+        }
     }
 
     /// Posts a few more work requests; they wait when the send queue or the target memory is full.
@@ -51,8 +64,13 @@ impl Stream {
                 self.next_post_at = Time::NEVER;
                 break;
             };
-            if let Some(wr) = posting.receive {
-                net.endpoint(self.to.node).post_recv(self.to.qpn, wr).unwrap();
+            if let Some(receive) = posting.receive.clone() {
+                self.receives.push_back(receive);
+                if self.plan.late_ns == 0 {
+                    self.post_receives(net, 1);
+                } else if self.next_receive_at == Time::NEVER {
+                    self.next_receive_at = net.now.after(self.writer.rng.below(self.plan.late_ns));
+                }
             }
             let now = net.now;
             posting.post(now, self.from.qpn, net.endpoint(self.from.node)).unwrap();
@@ -61,6 +79,40 @@ impl Stream {
             self.allow_all(net);
         }
         net.pump(self.from.node);
+    }
+
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.plan.kinds.fault.map(|(fault, _)| fault)
+    }
+
+    /// When it has something to do next.
+    pub(crate) fn due(&self) -> Time {
+        let post_at = if self.writer.all_posted() { Time::NEVER } else { self.next_post_at };
+        post_at.min(self.next_receive_at)
+    }
+
+    /// Does what is due.
+    pub(crate) fn act(&mut self, net: &mut Net) {
+        if self.next_receive_at <= net.now {
+            let count = self.writer.rng.range(1, 8);
+            self.post_receives(net, count);
+            let again = net.now.after(1 + self.writer.rng.below(self.plan.late_ns));
+            self.next_receive_at = if self.receives.is_empty() { Time::NEVER } else { again };
+        }
+        if !self.writer.all_posted() && self.next_post_at <= net.now {
+            self.post(net);
+        }
+    }
+
+    fn post_receives(&mut self, net: &mut Net, count: u64) {
+        for _ in 0..count {
+            let Some(receive) = self.receives.pop_front() else { break };
+            if self.writer.ledger.receiver_failed {
+                continue;
+            }
+            self.writer.ledger.post_recv(receive.wr_id);
+            receive.post(net.endpoint(self.to.node), self.to.qpn).unwrap();
+        }
     }
 
     /// What an operator may do at any time.

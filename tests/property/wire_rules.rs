@@ -22,7 +22,7 @@ pub(crate) struct Rule {
     kept: BTreeSet<u64>,
     /// One past the last packet that the peer acknowledged without a gap, as far as the sender was told.
     acked: u64,
-    /// Last packets of messages with immediate that the sender does not know to be complete.
+    /// Last packets of messages that take a receive work request and that the sender does not know to be complete.
     immediates: BTreeSet<u64>,
     recovery: recovery::Direction,
 }
@@ -169,11 +169,11 @@ impl Rule {
             return Ok(seq);
         }
         self.next = self.next.max(seq + 1);
-        if head.imm.is_some() {
+        if head.bth.opcode.takes_receive() && head.bth.opcode.is_last() {
             self.immediates.insert(seq);
             if self.immediates.len() > self.max_wimm {
                 return Err(format!(
-                    "has {} immediates in flight of {}",
+                    "has {} messages for receive work requests in flight of {}",
                     self.immediates.len(),
                     self.max_wimm
                 ));

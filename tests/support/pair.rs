@@ -47,12 +47,18 @@ pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
 
 /// Takes one end from RESET to RTS.
 pub(crate) fn bring_up(net: &mut Net, end: End, theirs: &QpInfo, patience: Patience) {
+    bring_up_as(net, end, theirs, rts_attr(theirs, patience), RtrAttr::MIN_RNR_TIMER);
+}
+
+/// The same with these attributes.
+pub(crate) fn bring_up_as(net: &mut Net, end: End, theirs: &QpInfo, rts: RtsAttr, min_rnr_timer: u8) {
     let now = net.now;
     let endpoint = net.endpoint(end.node);
     let ours = endpoint.qp_info(end.qpn).expect("info");
     endpoint.modify_qp(now, end.qpn, QpModify::Init).expect("INIT");
-    endpoint.modify_qp(now, end.qpn, QpModify::Rtr(Box::new(RtrAttr::between(&ours, theirs)))).expect("RTR");
-    endpoint.modify_qp(now, end.qpn, QpModify::Rts(rts_attr(theirs, patience))).expect("RTS");
+    let rtr = RtrAttr { min_rnr_timer, ..RtrAttr::between(&ours, theirs) };
+    endpoint.modify_qp(now, end.qpn, QpModify::Rtr(Box::new(rtr))).expect("RTR");
+    endpoint.modify_qp(now, end.qpn, QpModify::Rts(rts)).expect("RTS");
     net.pump(end.node);
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct PairSetup {
     max_wimm: u16,
     dynamic_mpr: bool,
     nscc: bool,
+    /// It has the extensions of MRC. Receive work requests are then posted after their messages.
+    pub(crate) extended: bool,
 }
 
 impl PairSetup {
@@ -79,6 +81,7 @@ impl PairSetup {
             max_wimm: [128, 1, 2, 4][usize::from(b >> 2 & 3)],
             dynamic_mpr: b & 0x10 != 0,
             nscc: b & 0x20 != 0,
+            extended: b & 0x40 != 0,
         }
     }
 
@@ -97,7 +100,7 @@ impl PairSetup {
             max_mtu: self.mtu,
             dynamic_mpr: self.dynamic_mpr,
             path: PathConfig { active: 8, backup: 4, min_active: 2, ..PathConfig::new(setup.planes) },
-            extensions: Extensions::NONE,
+            extensions: if self.extended { Extensions::ALL } else { Extensions::NONE },
             ..QpInit::new(pd, CqId(0), CqId(1))
         };
         if self.nscc {

@@ -1,10 +1,11 @@
 //! What each instruction does.
 
 use spindrift::endpoint::PostError;
+use spindrift::work::SendOp;
 
 use super::world::World;
 use crate::support::frame::{self, Envelope};
-use crate::support::ledger::{Message, gather};
+use crate::support::ledger::{Message, Receive, gather};
 use crate::support::net::{Held, address};
 use crate::support::rand::Rng;
 
@@ -75,7 +76,9 @@ impl World {
             return;
         }
         let mtu = pair.setup.mtu as usize;
-        let len = [1, 8, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 7, 0xa00][usize::from(b % 8)];
+        // Messages without bytes are an extension.
+        let least = if pair.setup.extended { 0 } else { 1 };
+        let len = [least, 8, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 7, 0xa00][usize::from(b % 8)];
         let (ledger, cursor) = (&mut pair.ledgers[from], &mut pair.cursors[from]);
         let area = ledger.area();
         let start = if *cursor + len > area.end { area.start } else { *cursor };
@@ -87,18 +90,26 @@ impl World {
         *cursor = target.end;
         let signaled = b & 8 != 0;
         let source = self.rng.below((ledger.source_len() - len + 1) as u64) as usize;
-        let message = Message {
-            wr_id: ledger.tally.posted,
-            signaled,
-            imm: with_imm.then_some(ledger.tally.posted as u32),
-            source,
-            target,
+        let (number, extended) = (ledger.tally.posted, pair.setup.extended);
+        let op = match (with_imm, extended && b & 0x80 != 0) {
+            (false, false) => SendOp::Write,
+            (true, false) => SendOp::WriteWithImm(number as u32),
+            (false, true) => SendOp::Send,
+            (true, true) => SendOp::SendWithImm(number as u32),
         };
+        let mut message = Message::new(number, signaled, op, source, target);
+        if extended && op.takes_receive() {
+            let mut apart = Rng::new(!number ^ u64::from(b));
+            let sends = matches!(op, SendOp::Send | SendOp::SendWithImm(_));
+            let place = message.target.clone();
+            let elements = if sends { ledger.buffer(&mut message, place, &mut apart) } else { Vec::new() };
+            pair.pending[from].push_back(Receive { wr_id: self.rng.bits(), elements });
+        }
         let mut wr = ledger.post(message, signaled || pair.setup.sig_all);
         let mut apart = Rng::new(wr.local.addr ^ u64::from(b));
         let local = ledger.split(&wr.local, ledger.source(), pair.setup.mtu, &mut apart);
         wr.remote.rkey ^= key_change;
-        pair.flawed |= ledger.lacks_receives();
+        pair.flawed |= ledger.lacks_receives() && !extended;
         let end = pair.ends[from];
         let now = self.net.now;
         let endpoint = self.net.endpoint(end.node);
@@ -117,10 +128,26 @@ impl World {
         if pair.destroyed[1 - from] {
             return;
         }
-        let wr = pair.ledgers[from].post_recv(self.rng.bits());
+        let receive = match pair.pending[from].pop_front() {
+            Some(receive) => receive,
+            // The next message has its own.
+            None if pair.setup.extended => return,
+            None => Receive { wr_id: self.rng.bits(), elements: Vec::new() },
+        };
+        pair.ledgers[from].post_recv(receive.wr_id);
         let end = pair.ends[1 - from];
-        self.net.endpoint(end.node).post_recv(end.qpn, wr).expect("there is room");
+        receive.post(self.net.endpoint(end.node), end.qpn).expect("there is room");
         self.net.pump(end.node);
+    }
+
+    /// Posts what has not been posted.
+    pub(crate) fn receive_all(&mut self) {
+        for a in 0..2 * self.pairs.len() as u8 {
+            let (at, from) = self.choose(a);
+            for _ in 0..self.pairs[at].pending[from].len() {
+                self.receive(a);
+            }
+        }
     }
 
     fn held(&mut self) -> &mut Vec<Held> {

@@ -1,5 +1,7 @@
 //! Two endpoints, their queue pairs and memory, and what is demanded of them.
 
+use std::collections::VecDeque;
+
 use spindrift::counters::Counters;
 use spindrift::endpoint::{Event, FailReason, QpModify};
 use spindrift::memory::{Access, PdId, Region};
@@ -7,7 +9,7 @@ use spindrift::time::Time;
 use spindrift::work::{Wc, WcStatus};
 
 use super::setup::{PairSetup, Setup};
-use crate::support::ledger::{GUARD, Ledger, Memory};
+use crate::support::ledger::{GUARD, Ledger, Memory, Receive};
 use crate::support::link::Link;
 use crate::support::net::Net;
 use crate::support::pair::{self, End};
@@ -33,6 +35,8 @@ pub(crate) struct Pair {
     pub(crate) destroyed: [bool; 2],
     pub(crate) ledgers: [Ledger; 2],
     pub(crate) cursors: [usize; 2],
+    /// Receive work requests for messages that were posted, in order.
+    pub(crate) pending: [VecDeque<Receive>; 2],
     /// The application did something that a peer may refuse.
     pub(crate) flawed: bool,
     /// An end is gone or has failed, so that the other may wait for ever.
@@ -103,6 +107,7 @@ impl World {
             destroyed: [false; 2],
             ledgers,
             cursors: [GUARD; 2],
+            pending: Default::default(),
             flawed: false,
             broken: false,
         });
@@ -180,6 +185,7 @@ impl World {
     /// Heals the network and lets everything come to an end.
     pub(crate) fn finish(mut self) {
         self.heal();
+        self.receive_all();
         let whole = !self.forged && self.pairs.iter().all(|pair| !pair.broken);
         self.run(900_000_000_000, |world| world.pairs.iter().all(Pair::is_done));
         for pair in &self.pairs {
@@ -314,7 +320,8 @@ impl Pair {
 fn memory(net: &mut Net, node: usize, pd: PdId, keys: &mut [Vec<u32>; 2]) -> Memory {
     let iova = 0x10_0000 * (1 + keys[node].len() as u64);
     let region = Region::alloc_at(REGION, iova).unwrap();
-    let key = net.endpoint(node).register(pd, region.clone(), Access::REMOTE_WRITE).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let key = net.endpoint(node).register(pd, region.clone(), access).unwrap();
     keys[node].push(key.rkey);
     Memory { region, key }
 }

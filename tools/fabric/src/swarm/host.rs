@@ -61,7 +61,8 @@ impl Host {
     pub(super) fn memory(&mut self, len: usize, rng: &mut Rng) -> Check<Memory> {
         let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
         let region = Region::alloc_at(len, iova).map_err(|error| error.to_string())?;
-        let key = self.nic.endpoint.register(self.pd, region.clone(), Access::REMOTE_WRITE);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let key = self.nic.endpoint.register(self.pd, region.clone(), access);
         Ok(Memory { region, key: key.map_err(|error| error.to_string())? })
     }
 

@@ -6,8 +6,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use spindrift::endpoint::{Endpoint, PostError};
 use spindrift::memory::{MrKey, Region};
-use spindrift::work::{GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcStatus};
+use spindrift::wire::Qpn;
+use spindrift::work::{
+    GatherWr, MAX_SGE, RecvWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
+};
 
 use super::rand::Rng;
 
@@ -38,10 +42,52 @@ pub(crate) struct Memory {
 pub(crate) struct Message {
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
-    pub(crate) imm: Option<u32>,
-    /// Where in the source region it starts, and where in the target region it goes.
+    pub(crate) op: SendOp,
+    pub(crate) len: usize,
+    /// Where in the source region it starts.
     pub(crate) source: usize,
+    /// The part of the target region that no other message may use meanwhile: the bytes that are written, or the buffer
+    /// that receives them.
     pub(crate) target: Range<usize>,
+    /// Where its bytes go, in the order of the message.
+    pub(crate) pieces: Vec<Range<usize>>,
+    /// Its receive buffer is too short: it must fail, and nothing of it be placed.
+    pub(crate) short: bool,
+}
+
+impl Message {
+    /// A message whose bytes go to `target`.
+    pub(crate) fn new(wr_id: u64, signaled: bool, op: SendOp, source: usize, target: Range<usize>) -> Self {
+        let pieces = vec![target.clone()];
+        Self { wr_id, signaled, op, len: target.len(), source, target, pieces, short: false }
+    }
+
+    /// Each of its pieces, and the bytes that go there: those of `sent`.
+    fn placed<'a>(&'a self, sent: &'a [u8]) -> impl Iterator<Item = (Range<usize>, &'a [u8])> {
+        let mut from = 0;
+        self.pieces.iter().map(move |piece| {
+            let bytes = &sent[from..from + piece.len()];
+            from += piece.len();
+            (piece.clone(), bytes)
+        })
+    }
+}
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pub(crate) elements: Vec<Sge>,
+}
+
+impl Receive {
+    pub(crate) fn post(&self, endpoint: &mut Endpoint, qpn: Qpn) -> Result<(), PostError> {
+        match *self.elements {
+            [] => endpoint.post_recv(qpn, RecvWr::empty(self.wr_id)),
+            [local] => endpoint.post_recv(qpn, RecvWr { wr_id: self.wr_id, local }),
+            _ => endpoint.post_scatter(qpn, ScatterWr { wr_id: self.wr_id, local: &self.elements }),
+        }
+    }
 }
 
 /// What a direction has seen happen.
@@ -67,10 +113,16 @@ pub(crate) struct Ledger {
     failed_messages: Vec<Message>,
     /// Signalled, in order, and not completed.
     awaited: VecDeque<u64>,
-    /// Messages whose immediate has not come out at the peer.
-    immediates: VecDeque<Message>,
-    /// Receive work requests at the peer that no immediate has taken.
+    /// Messages that take a receive work request and have not come out at the peer, with their numbers.
+    takers: VecDeque<(u64, Message)>,
+    takers_posted: u64,
+    /// Receive work requests at the peer that no message has taken.
     receives: VecDeque<u64>,
+    receives_posted: u64,
+    /// Some messages never get a receive work request, and the requester gives up at last.
+    pub(crate) starves: bool,
+    /// The queue pair that writes may fail for what it receives, so its requests may all be flushed.
+    pub(crate) receives_flaws: bool,
     /// Statuses that the oldest request may fail with; all others are flushed.
     reasons: Vec<WcStatus>,
     /// Somebody forges packets that are right in all that is checked: bytes and immediates prove nothing.
@@ -100,8 +152,12 @@ impl Ledger {
             under_way: VecDeque::new(),
             failed_messages: Vec::new(),
             awaited: VecDeque::new(),
-            immediates: VecDeque::new(),
+            takers: VecDeque::new(),
+            takers_posted: 0,
             receives: VecDeque::new(),
+            receives_posted: 0,
+            starves: false,
+            receives_flaws: false,
             reasons: reasons.to_vec(),
             forged: false,
             failed: false,
@@ -145,6 +201,36 @@ impl Ledger {
         elements
     }
 
+    /// A receive buffer for a SEND at `place`, in one element or in several, which are in any order. The bytes of the
+    /// message fill its front.
+    pub(crate) fn buffer(&self, message: &mut Message, place: Range<usize>, rng: &mut Rng) -> Vec<Sge> {
+        let mut cuts = vec![place.start, place.end];
+        if rng.one_in(2) {
+            cuts.extend(
+                (0..rng.below(MAX_SGE.into()))
+                    .map(|_| rng.range(place.start as u64, place.end as u64) as usize),
+            );
+        }
+        cuts.sort_unstable();
+        let mut ranges: Vec<_> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
+        for at in (1..ranges.len()).rev() {
+            ranges.swap(at, rng.below(at as u64 + 1) as usize);
+        }
+        let mut left = if message.short { 0 } else { message.len };
+        message.pieces.clear();
+        for range in &ranges {
+            let len = range.len().min(left);
+            message.pieces.push(range.start..range.start + len);
+            left -= len;
+        }
+        let element = |range: &Range<usize>| match range.len() {
+            // Neither its key nor its address is looked at.
+            0 => Sge { lkey: 0xbad, ..Sge::EMPTY },
+            _ => self.target_sge(range),
+        };
+        ranges.iter().map(element).collect()
+    }
+
     pub(crate) fn source_len(&self) -> usize {
         self.source_bytes.len()
     }
@@ -154,9 +240,22 @@ impl Ledger {
         self.under_way.len()
     }
 
-    /// Immediates under way that find no receive work request yet.
+    /// Messages under way that find no receive work request yet.
     pub(crate) fn lacks_receives(&self) -> bool {
-        self.immediates.len() > self.receives.len()
+        self.takers.len() > self.receives.len()
+    }
+
+    pub(crate) fn target(&self) -> &Memory {
+        &self.target
+    }
+
+    /// A receive buffer has room at `range` of the target region.
+    pub(crate) fn target_sge(&self, range: &Range<usize>) -> Sge {
+        Sge {
+            addr: self.target.region.iova() + range.start as u64,
+            len: range.len() as u32,
+            lkey: self.target.key.lkey,
+        }
     }
 
     /// Receive work requests at the peer that have not ended.
@@ -169,7 +268,7 @@ impl Ledger {
         self.failed
             || self.under_way.is_empty()
                 && self.awaited.is_empty()
-                && (self.immediates.is_empty() || self.receiver_failed)
+                && (self.takers.is_empty() || self.receiver_failed)
     }
 
     /// No message under way goes to `target`.
@@ -183,10 +282,10 @@ impl Ledger {
     pub(crate) fn post(&mut self, message: Message, completes: bool) -> SendWr {
         let wr = SendWr {
             wr_id: message.wr_id,
-            op: message.imm.map_or(SendOp::Write, SendOp::WriteWithImm),
+            op: message.op,
             local: Sge {
                 addr: self.source.region.iova() + message.source as u64,
-                len: message.target.len() as u32,
+                len: message.len as u32,
                 lkey: self.source.key.lkey,
             },
             remote: RemoteAddr {
@@ -200,17 +299,18 @@ impl Ledger {
         if completes {
             self.awaited.push_back(message.wr_id);
         }
-        if message.imm.is_some() {
-            self.immediates.push_back(message.clone());
+        if message.op.takes_receive() {
+            self.takers.push_back((self.takers_posted, message.clone()));
+            self.takers_posted += 1;
         }
         self.under_way.push_back(message);
         wr
     }
 
     /// Takes note of a receive work request at the peer.
-    pub(crate) fn post_recv(&mut self, wr_id: u64) -> RecvWr {
+    pub(crate) fn post_recv(&mut self, wr_id: u64) {
         self.receives.push_back(wr_id);
-        RecvWr::empty(wr_id)
+        self.receives_posted += 1;
     }
 
     /// A send completion of the queue pair that writes.
@@ -228,25 +328,43 @@ impl Ledger {
         let posted = self.under_way.iter().find(|message| message.wr_id == wc.wr_id);
         let message =
             posted.ok_or_else(|| format!("a completion comes before its request retires: {wc:?}"))?;
-        demand!(wc.byte_len as usize == message.target.len(), "{wc:?} of a message {message:?}");
+        let is_send = matches!(message.op, SendOp::Send | SendOp::SendWithImm(_));
+        let opcode = if is_send { WcOpcode::Send } else { WcOpcode::RdmaWrite };
+        demand!(
+            wc.byte_len as usize == message.len && wc.opcode == opcode && wc.imm.is_none() && !message.short,
+            "{wc:?} of a message {message:?}"
+        );
         self.check_arrived(message, "a send completion")
     }
 
     fn on_failure(&mut self, wc: &Wc) -> Check {
-        let flushed = wc.status == WcStatus::WrFlushError;
-        let is_reason = self.reasons.contains(&wc.status);
-        // A forged NAK may say that older requests were not complete: they are flushed before the one at fault.
-        demand!(
-            flushed && self.failed || is_reason && (!self.failed || self.forged),
-            "the oldest request ends with the reason, the others are flushed: {wc:?}"
-        );
         let message = self.under_way.pop_front();
         let message = message.ok_or_else(|| format!("a flushed request was posted: {wc:?}"))?;
+        let flushed = wc.status == WcStatus::WrFlushError;
+        let is_reason = match wc.status {
+            WcStatus::RnrRetryExceeded => self.is_starved(&message),
+            WcStatus::RemoteInvalidRequest if message.short => true,
+            status => self.reasons.contains(&status),
+        };
+        // A forged NAK may say that older requests were not complete: they are flushed before the one at fault. So are
+        // those whose packets were lost for as long as a later message found no receive work request.
+        let late = self.forged || self.starves && wc.status == WcStatus::RnrRetryExceeded;
+        demand!(
+            flushed && (self.failed || self.starves || self.receives_flaws)
+                || is_reason && (!self.failed || late),
+            "the oldest request ends with the reason, the others are flushed: {wc:?}"
+        );
         demand!(wc.wr_id == message.wr_id, "requests are flushed in order: {wc:?}, not {:#x}", message.wr_id);
         self.failed_messages.push(message);
         self.failed = true;
         self.awaited.clear();
         Ok(())
+    }
+
+    /// Whether no receive work request has been posted for this message.
+    fn is_starved(&self, message: &Message) -> bool {
+        let number = self.takers.iter().find(|(_, taker)| taker.wr_id == message.wr_id);
+        self.starves && number.is_some_and(|(number, _)| *number >= self.receives_posted)
     }
 
     /// The queue pair says that `count` work requests left its queue: there is room for others.
@@ -261,9 +379,11 @@ impl Ledger {
             let awaited = self.awaited.front();
             let early = awaited == Some(&message.wr_id);
             demand!(!early, "a signalled request retires after its completion: {:#x}", message.wr_id);
-            let sent = &self.source_bytes[message.source..message.source + message.target.len()];
+            let sent = &self.source_bytes[message.source..message.source + message.len];
             self.tally.bytes += sent.len() as u64;
-            self.model[message.target].copy_from_slice(sent);
+            for (piece, bytes) in message.placed(sent) {
+                self.model[piece].copy_from_slice(bytes);
+            }
         }
         Ok(())
     }
@@ -277,34 +397,49 @@ impl Ledger {
             self.receiver_failed = true;
             return Ok(());
         }
-        self.tally.immediates += 1;
-        demand!(wc.status.is_success(), "an immediate comes or is flushed: {wc:?}");
-        if self.forged {
-            self.immediates.pop_front();
+        if wc.status == WcStatus::LocalLengthError {
+            let oldest = self.takers.front();
+            demand!(oldest.is_some_and(|(_, taker)| taker.short), "the buffer is long enough: {wc:?}");
+            self.receiver_failed = true;
             return Ok(());
         }
-        let message = self.immediates.pop_front();
-        let message = message.ok_or_else(|| format!("an immediate that was sent: {wc:?}"))?;
+        self.tally.immediates += 1;
+        demand!(wc.status.is_success(), "a message comes or is flushed: {wc:?}");
+        if self.forged {
+            self.takers.pop_front();
+            return Ok(());
+        }
+        let message = self.takers.pop_front();
+        let (_, message) = message.ok_or_else(|| format!("a message that was sent: {wc:?}"))?;
+        let is_send = matches!(message.op, SendOp::Send | SendOp::SendWithImm(_));
+        let opcode = if is_send { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
         demand!(
-            wc.imm == message.imm && wc.byte_len as usize == message.target.len(),
-            "immediates come out in the order they were sent: {wc:?}, not {message:?}"
+            wc.imm == message.op.imm()
+                && wc.byte_len as usize == message.len
+                && wc.opcode == opcode
+                && !message.short,
+            "messages come out in the order they were sent: {wc:?}, not {message:?}"
         );
-        self.check_arrived(&message, "its immediate")
+        self.check_arrived(&message, "its receive completion")
     }
 
     fn check_arrived(&self, message: &Message, by: &str) -> Check {
         if self.forged {
             return Ok(());
         }
-        let sent = self.sent(message);
-        let differs = self.target.region.first_difference(message.target.start, sent).map_err(told)?;
-        let number = message.wr_id;
-        demand!(differs.is_none(), "byte {differs:?} of request {number:#x} not there at the time of {by}");
+        for (piece, bytes) in message.placed(self.sent(message)) {
+            let differs = self.target.region.first_difference(piece.start, bytes).map_err(told)?;
+            let number = message.wr_id;
+            demand!(
+                differs.is_none(),
+                "byte {differs:?} of request {number:#x} not there at the time of {by}"
+            );
+        }
         Ok(())
     }
 
     fn sent(&self, message: &Message) -> &[u8] {
-        &self.source_bytes[message.source..message.source + message.target.len()]
+        &self.source_bytes[message.source..message.source + message.len]
     }
 
     /// The queue pair that writes was destroyed, and its requests with it.
@@ -327,8 +462,7 @@ impl Ledger {
         }
         let mut expected = self.model.clone();
         for message in self.under_way.iter().chain(&self.failed_messages) {
-            let area = &mut expected[message.target.clone()];
-            take_partly(&self.target.region, message, self.sent(message), area)?;
+            take_partly(&self.target.region, message, self.sent(message), &mut expected)?;
         }
         self.check_target(&expected)
     }
@@ -351,8 +485,8 @@ impl Ledger {
     pub(crate) fn check_end(&mut self) -> Check {
         self.failed_messages.extend(self.under_way.drain(..));
         for message in &self.failed_messages {
-            let sent = &self.source_bytes[message.source..message.source + message.target.len()];
-            take_partly(&self.target.region, message, sent, &mut self.model[message.target.clone()])?;
+            let sent = &self.source_bytes[message.source..message.source + message.len];
+            take_partly(&self.target.region, message, sent, &mut self.model)?;
         }
         self.check_target(&self.model)?;
         demand!(self.tally.retired == self.tally.posted, "every request retires: {:?}", self.tally);
@@ -365,14 +499,16 @@ fn told(error: impl core::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Makes `old` what `message` has made of it: one that is under way or failed may have been written in part, and nowhere
+/// Makes `model` what `message` has made of it: one that is under way or failed may have been written in part, and nowhere
 /// else.
-fn take_partly(target: &Region, message: &Message, sent: &[u8], old: &mut [u8]) -> Check {
-    let mut now = vec![0; old.len()];
-    target.read_at(message.target.start, &mut now).map_err(told)?;
-    for ((old, now), sent) in old.iter_mut().zip(&now).zip(sent) {
-        demand!(now == old || now == sent, "{message:?}, which failed, may only write its own bytes");
-        *old = *now;
+fn take_partly(target: &Region, message: &Message, sent: &[u8], model: &mut [u8]) -> Check {
+    for (piece, bytes) in message.placed(sent) {
+        let mut now = vec![0; piece.len()];
+        target.read_at(piece.start, &mut now).map_err(told)?;
+        for ((old, now), sent) in model[piece].iter_mut().zip(&now).zip(bytes) {
+            demand!(now == old || now == sent, "{message:?}, which failed, may only write its own bytes");
+            *old = *now;
+        }
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::episode::{EpisodeKind, When};
 use super::host::Host;
 use super::ledger::{Check, demand};
 use super::rand::Rng;
-use super::writer::{Work, Writer};
+use super::writer::{Kinds, Work, Writer};
 use crate::clos::Clos;
 use crate::fault::Fault;
 use crate::impair::Impairment;
@@ -338,10 +338,12 @@ impl<'a> World<'a> {
         }
         let (from, to, again) =
             (transfer.from, transfer.to, !transfer.waits && !transfer.writer.all_posted());
+        let ledger = &mut transfer.writer.ledger;
         let posted = self.net.with_pair((from.0, to.0), |sender, receiver, now| {
             for posting in postings {
-                if let Some(wr) = posting.receive {
-                    receiver.nic.endpoint.post_recv(to.1, wr).map_err(told)?;
+                if let Some(receive) = &posting.receive {
+                    ledger.post_recv(receive.wr_id);
+                    receive.post(&mut receiver.nic.endpoint, to.1).map_err(told)?;
                 }
                 posting.post(now, from.1, &mut sender.nic.endpoint).map_err(told)?;
             }
@@ -361,7 +363,7 @@ impl<'a> World<'a> {
         match event {
             Event::Completion { wc, .. } => {
                 let end = (host, wc.qpn);
-                let sent = wc.opcode == WcOpcode::RdmaWrite;
+                let sent = !wc.opcode.is_receive();
                 let at =
                     self.transfer(|transfer| if sent { transfer.from == end } else { transfer.to == end })?;
                 let ledger = &mut self.transfers[at].writer.ledger;
@@ -514,6 +516,9 @@ impl<'a> World<'a> {
             if lonely {
                 continue;
             }
+            let receiver = &self.net.transport(transfer.to.0).nic.endpoint;
+            let uses = receiver.memory().uses(transfer.writer.ledger.target().key.lkey);
+            demand!(uses == 0, "receive buffers are still in use: {uses}");
             demand!(status.inflight_bytes == 0, "congestion control has forgotten bytes: {status:?}");
             let bad = endpoint.ev_states(transfer.from.1).into_iter().flatten();
             let bad: Vec<_> = bad.filter(|ev| ev.state == EvState::AssumedBad).collect();
@@ -596,8 +601,16 @@ fn connect(
 }
 
 fn work(plan: &EndPlan) -> Work {
-    let &EndPlan { messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
-    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all }
+    let &EndPlan { seed, messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
+    // Drawn apart, so that what else a seed stands for does not depend on it.
+    let mut rng = Rng::new(!seed);
+    let kinds = Kinds {
+        sends: rng.pick(&[0, 3_000, 10_000]),
+        empty: rng.pick(&[0, 0, 1_000]),
+        empty_writes: true,
+        fault: None,
+    };
+    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds }
 }
 
 /// A counter that says that a peer has done what none does.
@@ -613,6 +626,8 @@ fn accusation(counters: &Counters, corrupt: bool, trimmed: u64) -> Option<(&'sta
         ("rx_bad_length", counters.rx_bad_length),
         ("rx_invalid_request", counters.rx_invalid_request),
         ("rx_no_receive", counters.rx_no_receive),
+        ("rx_not_ready", counters.rx_not_ready),
+        ("rx_not_negotiated", counters.rx_not_negotiated),
         ("rx_foreign_port_status", counters.rx_foreign_port_status),
     ];
     // Nothing protects what is taken for trimmed, least of all when the bit that says so was flipped.

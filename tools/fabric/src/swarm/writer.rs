@@ -5,10 +5,31 @@
 use spindrift::endpoint::{Endpoint, PostError};
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
-use spindrift::work::{RecvWr, SendWr, Sge, WcStatus};
+use spindrift::work::{SendOp, SendWr, Sge, WcStatus};
 
-use super::ledger::{Check, GUARD, Ledger, Memory, Message, gather};
+use super::ledger::{Check, GUARD, Ledger, Memory, Message, Receive, gather};
 use super::rand::Rng;
+
+/// What else messages are than writes with bytes. The default is nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    /// SENDs, in ten-thousandths.
+    pub(crate) sends: u32,
+    /// Messages without bytes, in ten-thousandths: among SENDs only, or among all.
+    pub(crate) empty: u32,
+    pub(crate) empty_writes: bool,
+    /// What the application at the other end does wrong, from this message on that takes a receive work request.
+    pub(crate) fault: Option<(Fault, u64)>,
+}
+
+/// What an application does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It posts no receive work request any more.
+    Starves,
+    /// The buffer of the first SEND is a byte too short.
+    Short,
+}
 
 /// The work of one end.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +43,7 @@ pub(crate) struct Work {
     pub(crate) immediates: u32,
     pub(crate) depth: u32,
     pub(crate) sig_all: bool,
+    pub(crate) kinds: Kinds,
 }
 
 /// A message to post, and the receive work request that it takes at the other end.
@@ -29,7 +51,8 @@ pub(crate) struct Posting {
     wr: SendWr,
     /// The same bytes in several elements.
     local: Option<Vec<Sge>>,
-    pub(crate) receive: Option<RecvWr>,
+    /// It is to be posted before its message or, between peers that have RNR NACKs, at any time.
+    pub(crate) receive: Option<Receive>,
 }
 
 /// See the [module documentation](self).
@@ -42,6 +65,9 @@ pub(crate) struct Writer {
     mirror: Memory,
     pub(crate) ledger: Ledger,
     cursor: usize,
+    /// Messages that take a receive work request.
+    takers: u64,
+    is_short: bool,
 }
 
 impl Work {
@@ -74,9 +100,10 @@ impl Writer {
         [source, mirror, target]: [Memory; 3],
         mut rng: Rng,
     ) -> Check<Self> {
-        let ledger = Ledger::new(source, target, &[WcStatus::RetryExceeded], &mut rng)?;
+        let mut ledger = Ledger::new(source, target, &[WcStatus::RetryExceeded], &mut rng)?;
+        ledger.starves = matches!(work.kinds.fault, Some((Fault::Starves, _)));
         mirror.region.write_at(0, ledger.source_bytes()).map_err(|error| error.to_string())?;
-        Ok(Self { work, qpn, mtu, rng, mirror, ledger, cursor: GUARD })
+        Ok(Self { work, qpn, mtu, rng, mirror, ledger, cursor: GUARD, takers: 0, is_short: false })
     }
 
     /// The keys of the memory that it sends from.
@@ -98,8 +125,7 @@ impl Writer {
         if self.all_posted() || self.ledger.outstanding() >= self.work.depth as usize {
             return None;
         }
-        let message = self.next_message()?;
-        let receive = message.imm.is_some().then(|| self.ledger.post_recv(message.wr_id ^ 0xf00d));
+        let (message, receive) = self.next_message()?;
         let completes = message.signaled || self.work.sig_all;
         let wr = self.ledger.post(message, completes);
         // Drawn apart, so that what else a seed stands for does not depend on it.
@@ -109,29 +135,64 @@ impl Writer {
         Some(Posting { wr, local, receive })
     }
 
-    fn next_message(&mut self) -> Option<Message> {
+    fn next_message(&mut self) -> Option<(Message, Option<Receive>)> {
         let mut rng = self.rng.clone();
         let len = match self.ledger.tally.posted {
             0 if self.work.long > 0 => self.work.long as usize,
             _ => self.length(&mut rng),
         };
+        let wr_id = self.ledger.tally.posted << 8 | u64::from(self.qpn.get() & 0xff);
+        // Drawn apart, too.
+        let mut apart = Rng::new(!wr_id);
+        let kinds = self.work.kinds;
+        let sends = apart.chance(kinds.sends);
+        let is_empty = apart.chance(kinds.empty) && (sends || kinds.empty_writes);
+        let len = if is_empty { 0 } else { len };
+        let room = if sends && apart.one_in(2) { len + apart.sized(1, 300) as usize } else { len };
         let start = self.cursor + rng.below(33) as usize;
         let area = self.ledger.area();
-        let start = if start + len > area.end { area.start } else { start };
-        let target = start..start + len;
+        let start = if start + room > area.end { area.start } else { start };
+        let target = start..start + room;
         if !self.ledger.is_free(&target) {
             return None;
         }
-        let message = Message {
-            wr_id: self.ledger.tally.posted << 8 | u64::from(self.qpn.get() & 0xff),
-            signaled: rng.chance(self.work.signaled),
-            imm: rng.chance(self.work.immediates).then(|| rng.bits() as u32),
-            source: rng.below((self.ledger.source_len() - len + 1) as u64) as usize,
-            target,
+        let signaled = rng.chance(self.work.signaled);
+        let imm = rng.chance(self.work.immediates).then(|| rng.bits() as u32);
+        let op = match (sends, imm) {
+            (false, None) => SendOp::Write,
+            (false, Some(imm)) => SendOp::WriteWithImm(imm),
+            (true, None) => SendOp::Send,
+            (true, Some(imm)) => SendOp::SendWithImm(imm),
         };
+        let source = rng.below((self.ledger.source_len() - len + 1) as u64) as usize;
+        let mut message = Message { len, ..Message::new(wr_id, signaled, op, source, target) };
         self.cursor = message.target.end;
         self.rng = rng;
-        Some(message)
+        let receive = op.takes_receive().then(|| {
+            let elements = if sends {
+                self.buffer(&mut message, &mut apart)
+            } else if apart.one_in(2) {
+                // A write with immediate does not use its buffer.
+                vec![self.ledger.target_sge(&(0..GUARD))]
+            } else {
+                Vec::new()
+            };
+            self.takers += 1;
+            Receive { wr_id: wr_id ^ 0xf00d, elements }
+        });
+        let starves = matches!(kinds.fault, Some((Fault::Starves, from)) if self.takers > from);
+        Some((message, receive.filter(|_| !starves)))
+    }
+
+    /// A receive buffer for a SEND, which may be the one that is too short.
+    fn buffer(&mut self, message: &mut Message, rng: &mut Rng) -> Vec<Sge> {
+        let mut place = message.target.clone();
+        let short = matches!(self.work.kinds.fault, Some((Fault::Short, from)) if self.takers >= from);
+        if short && message.len > 0 && !self.is_short {
+            (self.is_short, message.short) = (true, true);
+            place.end = place.start + message.len - 1;
+        }
+        self.ledger.buffer(message, place, rng)
     }
 
     fn length(&self, rng: &mut Rng) -> usize {
