@@ -6,7 +6,7 @@
 //!
 //! | Observation | Reaction |
 //! |---|---|
-//! | a loss while round trips are short, and no more than one packet in a hundred lost | none: random loss |
+//! | a loss while round trips are short, and no more than one packet in fifty lost | none: random loss |
 //! | round trips nearly as long as when packets were last lost | slower growth, the more so the smaller the window: the queue is about to overflow |
 //! | more than a third of a round lost | the window becomes the delivered bytes, and doubles up to half of its old size |
 //! | a packet that was declared lost arrives | the cut is undone |
@@ -62,8 +62,9 @@ const BASE_NS: u64 = 10_000_000_000;
 const IDLE_NS: u64 = 1_000_000_000;
 /// Fraction of its old size up to which an idle window doubles.
 const IDLE_LEFT: f64 = 0.75;
-/// Losses of at most one in this many packets may be random.
-const CHANCE_PARTS: f64 = 100.0;
+/// Losses of at most one in this many packets may be random: 2 %, the limit of BBR (draft-ietf-ccwg-bbr). With a limit
+/// of 1 %, half of the losses count on a path that loses 1 % at random.
+const CHANCE_PARTS: f64 = 50.0;
 /// Full packets over which that is measured; at least half of it.
 const CHANCE_PACKETS: f64 = 1024.0;
 

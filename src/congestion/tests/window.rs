@@ -250,10 +250,10 @@ fn is_chance(packets: usize, losses: usize, latest_rtt: u64) -> bool {
 
 #[test]
 fn few_losses_while_round_trips_are_short_are_chance() {
-    assert_eq!([99, 100].map(|packets| is_chance(packets, 1, MS)), [false, true], "enough were seen");
-    assert_eq!([1, 2].map(|losses| is_chance(199, losses, MS)), [true, false], "one in a hundred");
-    assert_eq!([1, 2].map(|losses| is_chance(200, losses, MS)), [true, true]);
-    let a_quarter_more = [1_249_999, 1_250_000].map(|latest| is_chance(150, 1, latest));
+    assert_eq!([49, 50].map(|packets| is_chance(packets, 1, MS)), [false, true], "enough were seen");
+    assert_eq!([1, 2].map(|losses| is_chance(99, losses, MS)), [true, false], "one in fifty");
+    assert_eq!([1, 2].map(|losses| is_chance(100, losses, MS)), [true, true]);
+    let a_quarter_more = [1_249_999, 1_250_000].map(|latest| is_chance(75, 1, latest));
     assert_eq!(a_quarter_more, [true, false], "the queue is short");
 }
 
@@ -270,7 +270,7 @@ fn round_trips_are_short_up_to_half_of_the_full_queue() {
     }
 }
 
-/// Of 2,000 packets, the last 512 to 1,024 count, and so up to ten losses.
+/// Of 2,000 packets, the last 512 to 1,024 count, and so up to twenty losses.
 #[test]
 fn chance_is_measured_over_the_packets_of_late() {
     let mut line = Line::new();
@@ -278,7 +278,7 @@ fn chance_is_measured_over_the_packets_of_late() {
         line.small_round(1, MS, 0);
     });
     let chances = (0..30).take_while(|_| !line.lose_one()).count();
-    assert!((5..=10).contains(&chances), "{chances}");
+    assert!((10..=20).contains(&chances), "{chances}");
     // Losses of long ago do not count on.
     (0..3_000).for_each(|_| {
         line.small_round(1, MS, 0);
@@ -288,9 +288,9 @@ fn chance_is_measured_over_the_packets_of_late() {
 
 /// One that was no loss is not held against the next.
 #[test]
-fn a_wrong_loss_is_no_loss_in_a_hundred() {
+fn a_wrong_loss_is_no_loss_in_fifty() {
     let mut line = Line::new();
-    (0..150).for_each(|_| {
+    (0..75).for_each(|_| {
         line.small_round(1, MS, 0);
     });
     for _ in 0..5 {
@@ -328,7 +328,7 @@ fn the_window_is_back_where_it_was_cut_after_the_time_of_cubic() {
         line.round(rtt);
     }
     let before = line.cwnd();
-    // More than the queue has room for, and more than a hundredth.
+    // More than the queue has room for, and more than one in fifty.
     let sent = line.fill();
     line.now += rtt;
     let (lost, rest) = sent.split_at(40);
@@ -355,8 +355,8 @@ fn the_window_is_back_where_it_was_cut_after_the_time_of_cubic() {
 #[test]
 fn a_window_that_did_not_come_back_aims_lower() {
     let mut line = Line::cut_to(80.0, MS, 3 * MS);
-    // The cut from 160 packets to 80 was followed by one at 80.
-    assert!(line.lose_one());
+    // The cut from 160 packets to 80 is followed by one at 80, when more than one packet in fifty is lost.
+    assert!((0..3).any(|_| line.lose_one()));
     near(line.cwnd(), 56.0, 1e-9);
     // It aims at 80 * 0.85 = 68, and grows by a packet a round trip from there on.
     let mut grown = Vec::new();
