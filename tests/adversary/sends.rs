@@ -128,9 +128,21 @@ fn operations_that_were_not_agreed_on_are_dropped() {
     use Opcode::*;
     let sends = [SendFirst, SendMiddle, SendLast, SendLastImm, SendOnly, SendOnlyImm];
     let agreed = [Extensions::NONE, Extensions::RNR | Extensions::EMPTY_MESSAGES];
-    let never = [SendLastInvalidate, SendOnlyInvalidate];
+    let others = [
+        SendLastInvalidate,
+        SendOnlyInvalidate,
+        ReadRequest,
+        ReadResponseFirst,
+        ReadResponseMiddle,
+        ReadResponseLast,
+        ReadResponseOnly,
+        AtomicResponse,
+        CompareSwap,
+        FetchAdd,
+    ];
+    let sends_only = Extensions::SEND | Extensions::RNR | Extensions::EMPTY_MESSAGES;
     let cases = agreed.into_iter().flat_map(|agreed| sends.map(|opcode| (agreed, opcode)));
-    for (agreed, opcode) in cases.chain(never.map(|opcode| (Extensions::ALL, opcode))) {
+    for (agreed, opcode) in cases.chain(others.map(|opcode| (sends_only, opcode))) {
         let mut victim = Victim::new(agreed);
         victim.post(2);
         let mut head = victim.send(0);
