@@ -22,12 +22,13 @@ use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::wire::{
     Bth, DataHead, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, stack,
 };
+use spindrift::work::{RecvWr, SendOp, SendWr, Sge};
 
 const fn scenario(name: &'static str, collect: &'static [&'static str], what: &'static str) -> Scenario {
     Scenario { name, collect, what, amounts: [2_000, 6_000] }
 }
 
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 12] = [
     scenario("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
     scenario("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
     scenario("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
@@ -38,7 +39,20 @@ const SCENARIOS: [Scenario; 7] = [
     ),
     scenario("sack", &["requester_sack"], "a SACK for four packets received"),
     scenario("answer", &["responder_answer"], "an answer (SACK or ACK) produced"),
+    scenario(
+        "send-tx",
+        &["requester_packet"],
+        "a data packet of 256 bytes of a SEND produced, headers included",
+    ),
+    scenario(
+        "send-rx",
+        &["responder_packet"],
+        "a data packet of 256 bytes of a SEND received and placed, without the CRC",
+    ),
     scenario("write8", WHOLE, "an 8-byte write: post, send, place, answers, completion, without the CRC"),
+    scenario("send8", WHOLE, "an 8-byte SEND, in the same way, with the receive work request"),
+    scenario("read8", WHOLE, "an 8-byte READ, in the same way: two data packets"),
+    scenario("atomic8", WHOLE, "a fetch-and-add, in the same way: two data packets"),
 ];
 
 /// Every function that an 8-byte write passes through.
@@ -120,15 +134,16 @@ fn frame_of(endpoint: &spindrift::endpoint::Endpoint, out: &Transmit) -> Frame {
 
 /// Moves `n` data packets of 256 bytes in bursts of four; every function above runs in it, and
 /// callgrind is told which one to count. Returns how many SACKs and other answers there were.
-fn packets(n: u64) -> (u64, u64) {
+fn packets(n: u64, op: SendOp) -> (u64, u64) {
     let mut pair = Pair::new(256, false, 1 << 20);
     let (mut sacks, mut answers) = (0, 0);
     let mut sent = 0;
     let mut out = Transmit::default();
-    let wr = pair.write(1 << 18);
+    let wr = SendWr { op, ..pair.write(1 << 18) };
     while sent < n {
         pair.now = pair.now + 1_000;
         if pair.a.endpoint.qp_status(pair.qa).unwrap().send_outstanding < 4 {
+            post_recv(&mut pair, op, 1 << 18);
             pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
         }
         for _ in 0..4 {
@@ -153,34 +168,49 @@ fn packets(n: u64) -> (u64, u64) {
     (sacks, answers)
 }
 
+/// Posts a receive work request for a message of `op`, if it takes one.
+fn post_recv(pair: &mut Pair, op: SendOp, len: u32) {
+    if op.takes_receive() {
+        let local = Sge { addr: pair.b.region.iova(), len, lkey: pair.b.key.lkey };
+        pair.b.endpoint.post_recv(pair.qb, RecvWr { wr_id: 0, local }).unwrap();
+    }
+}
+
 #[inline(never)]
-fn post(pair: &mut Pair) {
-    let wr = pair.write(8);
+fn post(pair: &mut Pair, op: SendOp) {
+    post_recv(pair, op, 8);
+    let wr = SendWr { op, ..pair.write(8) };
     pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
 }
 
 #[inline(never)]
 fn reap(pair: &mut Pair) -> usize {
+    pair.b.completions();
     pair.a.completions()
 }
 
-/// Moves `n` writes of 8 bytes, 16 at a time.
-fn write8(n: u64) {
+/// Carries out `n` requests of 8 bytes, 16 at a time.
+fn small(n: u64, op: SendOp) {
     let mut pair = Pair::new(4096, false, 1 << 16);
     let mut out = Transmit::default();
     let mut done = 0;
     while done < n {
         pair.now = pair.now + 1_000;
         for _ in 0..16 {
-            post(&mut pair);
+            post(&mut pair, op);
         }
-        while requester_packet(&mut pair, &mut out) {
-            let frame = frame_of(&pair.a.endpoint, &out);
-            responder_packet(&mut pair, &frame);
-        }
-        while responder_answer(&mut pair, &mut out) {
-            let frame = frame_of(&pair.b.endpoint, &out);
-            requester_sack(&mut pair, &frame);
+        let mut busy = true;
+        while busy {
+            busy = false;
+            while requester_packet(&mut pair, &mut out) {
+                let frame = frame_of(&pair.a.endpoint, &out);
+                responder_packet(&mut pair, &frame);
+                busy = true;
+            }
+            while responder_answer(&mut pair, &mut out) {
+                let frame = frame_of(&pair.b.endpoint, &out);
+                requester_sack(&mut pair, &frame);
+            }
         }
         done += reap(&mut pair) as u64;
     }
@@ -191,12 +221,14 @@ fn run(scenario: &str, n: u64) -> u64 {
     match scenario {
         "encode" => encode(n),
         "decode" => decode(n),
-        "sack" => return packets(n).0,
-        "answer" => return packets(n).1,
-        "write8" => write8(n),
-        _ => {
-            packets(n);
-        }
+        "sack" => return packets(n, SendOp::Write).0,
+        "answer" => return packets(n, SendOp::Write).1,
+        "write8" => small(n, SendOp::Write),
+        "send8" => small(n, SendOp::Send),
+        "read8" => small(n, SendOp::Read),
+        "atomic8" => small(n, SendOp::FetchAdd(1)),
+        "send-tx" | "send-rx" => _ = packets(n, SendOp::Send),
+        _ => _ = packets(n, SendOp::Write),
     }
     n
 }

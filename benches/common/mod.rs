@@ -56,7 +56,7 @@ impl Side {
         let mut endpoint = Endpoint::new(adjust(cfg)).unwrap();
         let pd = endpoint.alloc_pd();
         let region = Region::alloc(region_len).unwrap();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let key = endpoint.register(pd, region.clone(), access).unwrap();
         Self { endpoint, pd, region, key }
     }

@@ -300,6 +300,13 @@ impl MemoryView {
         self.source(place.slot)?.room_at(offset, len as usize).ok()
     }
 
+    /// Room for all of a pinned range, in the same way.
+    #[inline]
+    pub(crate) fn room_of(&self, place: &PayloadRef) -> Option<Room<'_>> {
+        let offset = usize::try_from(place.offset).ok()?;
+        self.source(place.slot)?.room_at(offset, place.len as usize).ok()
+    }
+
     /// Changes the 8 bytes at `va` on behalf of a peer, which needs [`Access::REMOTE_ATOMIC`], and returns their value
     /// before. They are a number in the byte order of this host, and change as [`Region::fetch_add`] describes. An
     /// unknown key is looked for among recent changes.

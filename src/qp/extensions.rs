@@ -86,13 +86,7 @@ impl Extensions {
     }
 
     /// Whether a peer that agreed on these may send this kind of data packet.
-    #[inline]
-    pub(crate) const fn admit(self, opcode: Opcode) -> bool {
-        opcode.is_write() || self.admit_other(opcode)
-    }
-
-    #[cold]
-    const fn admit_other(self, opcode: Opcode) -> bool {
+    const fn admit(self, opcode: Opcode) -> bool {
         match opcode.operation() {
             Some(Operation::Send) if opcode.invalidates() => {
                 self.contains(Self(Self::SEND.0 | Self::INVALIDATE.0))
@@ -103,6 +97,23 @@ impl Extensions {
             Some(Operation::Write) => true,
             None => false,
         }
+    }
+}
+
+/// The data packets that a peer may send: a bit for each of the low five bits of the opcode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted(u32);
+
+impl Admitted {
+    /// Those of a peer that agreed on these extensions.
+    pub(crate) fn by(extensions: Extensions) -> Self {
+        let admitted = Opcode::ALL.into_iter().filter(|&opcode| extensions.admit(opcode));
+        Self(admitted.fold(0, |bits, opcode| bits | 1 << (opcode.code() & 0x1f)))
+    }
+
+    #[inline]
+    pub(crate) const fn has(self, opcode: Opcode) -> bool {
+        self.0 >> (opcode.code() & 0x1f) & 1 != 0
     }
 }
 

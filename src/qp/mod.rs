@@ -35,6 +35,7 @@ pub(crate) use cwnd::{Cwnd, SharedCwnds};
 pub(crate) use cx::{Cx, QpTable, Wakes};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
+use extensions::Admitted;
 pub use extensions::Extensions;
 pub(crate) use log::cq_nearly_full;
 pub use query::{QpAttr, QpPeer};
@@ -118,6 +119,7 @@ pub(crate) struct Qp {
     pub(crate) trimmable: bool,
     /// Those that both sides have.
     pub(crate) extensions: Extensions,
+    admitted: Admitted,
     /// The RNR timer that its RNR NACKs carry.
     pub(crate) min_rnr_timer: u8,
     /// Reads and atomic operations that the peer may have in flight.
@@ -193,6 +195,7 @@ impl Qp {
             dynamic_mpr: false,
             trimmable: false,
             extensions: Extensions::NONE,
+            admitted: Admitted::by(Extensions::NONE),
             min_rnr_timer: 0,
             max_dest_rd_atomic: 0,
             rts: None,
@@ -227,6 +230,7 @@ impl Qp {
         self.dynamic_mpr = attr.dynamic_mpr && self.init.dynamic_mpr;
         self.trimmable = attr.trim_nack && cfg.trimming;
         self.extensions = attr.extensions & self.init.extensions;
+        self.admitted = Admitted::by(self.extensions);
         self.min_rnr_timer = attr.min_rnr_timer;
         self.max_dest_rd_atomic = attr.max_dest_rd_atomic;
         self.responder.connect(ResponderSetup {

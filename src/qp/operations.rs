@@ -13,10 +13,52 @@ use crate::time::Time;
 use crate::wire::{AtomicOperands, DataView, Msn, NackReason, Opcode, Operation};
 use crate::work::{Wc, WcOpcode, WcStatus};
 
-use super::receive::{Data, count_refusal, refusal, trigger};
+use super::receive::{Data, count_refusal, nominal, refusal, trigger};
 use super::{Cx, Event, Extensions, Qp, QpState, Wakes};
 
 impl Qp {
+    /// A packet of a SEND, whose buffer is most often one range.
+    #[inline(never)]
+    pub(super) fn on_send<'a, M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        payload: impl Data<'a>,
+    ) -> Wakes {
+        let len = payload.len();
+        let memory = &cx.memory;
+        let Some(room) = self.range_for(seq, head, len).and_then(|range| memory.room_of(&range)) else {
+            return self.on_taker(cx, (now, seq), source, head, payload);
+        };
+        let result = self.responder.arrive::<false>(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        let demands = head.demands_sack() | source.meta.is_marked();
+        if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
+            self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
+        }
+        self.counters.rx_packets += 1;
+        cx.counters.rx_placed_bytes += len as u64;
+        self.counters.rx_bytes += len as u64;
+        // Last, as in `on_data`.
+        payload.fill(room);
+        if result.is_err() || !cx.deliveries.is_empty() || !self.reverse.is_inbound() {
+            return self.after_arrival(cx, now, result);
+        }
+        Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks())
+    }
+
+    /// Where the `len` bytes of this packet of a SEND go, if all is well and its buffer is one range.
+    #[inline]
+    fn range_for(&self, seq: u64, head: DataView<'_>, len: usize) -> Option<PayloadRef> {
+        let ahead = self.responder.takers_before(seq, head.meth().rqmsn)?;
+        let Buffer::One(buffer) = &self.responder.receive(ahead)?.buffer else { return None };
+        let reth = head.reth();
+        let left = u64::from(reth.dma_len).checked_sub(reth.va)?;
+        let fits = reth.dma_len <= buffer.len && len as u64 <= left && !head.opcode().invalidates();
+        fits.then(|| buffer.part(reth.va, len as u32))
+    }
+
     /// A packet that is not a plain part of a write.
     #[inline(never)]
     pub(super) fn on_other<'a, M: Meta>(
@@ -27,19 +69,20 @@ impl Qp {
         head: DataView<'_>,
         payload: impl Data<'a>,
     ) -> Wakes {
-        match head.opcode().operation() {
+        let opcode = head.opcode();
+        if opcode.takes_receive() {
+            return self.on_taker(cx, (now, seq), source, head, payload);
+        }
+        match opcode.operation() {
             Some(Operation::ReadRequest | Operation::AtomicRequest) => {
                 self.on_request(cx, (now, seq), source, head, payload.len())
             }
-            Some(Operation::ReadResponse | Operation::AtomicResponse) => {
-                self.on_response(cx, (now, seq), source, head, payload)
-            }
-            _ => self.on_taker(cx, (now, seq), source, head, payload),
+            _ => self.on_response(cx, (now, seq), source, head, payload),
         }
     }
 
     /// A packet of a message that takes a receive work request: part of a SEND, or the end of a write with immediate.
-    #[inline]
+    #[inline(never)]
     fn on_taker<'a, M: Meta>(
         &mut self,
         cx: &mut Cx,

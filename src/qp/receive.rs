@@ -109,7 +109,7 @@ impl Qp {
             return self.on_data_in_wrong_state(cx);
         }
         let opcode = head.opcode();
-        if !opcode.is_plain_write() && !self.extensions.admit(opcode) {
+        if !self.admitted.has(opcode) {
             count_rare(&mut cx.counters.rx_not_negotiated);
             return Wakes::NONE;
         }
@@ -128,6 +128,9 @@ impl Qp {
             return self.on_odd_length(cx, (now, seq), source, head, len);
         }
         if !opcode.is_plain_write() {
+            if opcode.is_send() {
+                return self.on_send(cx, (now, seq), source, head, payload);
+            }
             return self.on_other(cx, (now, seq), source, head, payload);
         }
         let target = match cx.memory.target(reth.rkey) {
@@ -463,7 +466,7 @@ impl Qp {
 
 /// The size in bytes that congestion control counts for a write packet.
 #[inline]
-fn nominal(head: DataView<'_>, len: usize) -> u32 {
+pub(super) fn nominal(head: DataView<'_>, len: usize) -> u32 {
     (head.header_len() + ICRC_LEN + len) as u32 + Requester::NOMINAL_OVERHEAD
 }
 

@@ -352,10 +352,10 @@ fn write_packet(
         imm: None,
         operands: None,
     };
-    if spec.is_plain_write() {
-        head.encode_front(&mut out.head[stack_len..]);
+    if spec.has_tail() {
+        encode_whole(head, spec, &mut out.head[stack_len..]);
     } else {
-        encode_other(head, spec, &mut out.head[stack_len..]);
+        head.encode_front(&mut out.head[stack_len..]);
     }
     out.port = to.path.plane;
     out.l3_at = to.template.l3_at() as u8;
@@ -367,9 +367,9 @@ fn write_packet(
     }
 }
 
-/// The headers of a packet that is not part of a plain write.
+/// The headers of a packet in which one follows the RETH.
 #[inline(never)]
-fn encode_other(head: DataHead, spec: &PacketSpec<'_>, out: &mut [u8]) {
+fn encode_whole(head: DataHead, spec: &PacketSpec<'_>, out: &mut [u8]) {
     DataHead { imm: spec.word(), operands: spec.operands(), ..head }.encode(out);
 }
 

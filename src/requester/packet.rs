@@ -160,6 +160,12 @@ impl Form {
         self.0.wrapping_sub(Self::SEND) < Self::READ - Self::SEND
     }
 
+    /// Whether immediate data, a key or operands follow the RETH.
+    #[inline]
+    const fn has_tail(self) -> bool {
+        self.head_len() > BY_FORM[0].1 as usize
+    }
+
     /// MRC 1.0 tables 6-3 to 6-9.
     #[inline]
     const fn opcode(self) -> Opcode {
@@ -241,16 +247,16 @@ impl<'a> PacketSpec<'a> {
         self.form.is_first() && self.form.takes_receive()
     }
 
-    /// Whether it is part of a write without immediate.
+    /// Whether a header follows its RETH.
     #[inline]
-    pub(crate) const fn is_plain_write(&self) -> bool {
-        self.form.0 <= Form::WRITE | Form::FIRST | Form::LAST
+    pub(crate) const fn has_tail(&self) -> bool {
+        self.form.0 > Form::WRITE | Form::FIRST | Form::LAST && self.form.has_tail()
     }
 
     /// Whether its message counts against a limit: it takes a receive work request, or the peer responds to it.
     #[inline]
     pub(crate) const fn may_limit(&self) -> bool {
-        self.form.0 > Form::WRITE | Form::FIRST | Form::LAST && !self.form.is_response()
+        self.form.0 >= Form::WRITE_IMM | Form::FIRST && self.form.is_first() && !self.form.is_response()
     }
 
     /// Whether it is a request that the peer responds to with bytes.

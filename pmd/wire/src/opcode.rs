@@ -257,6 +257,12 @@ impl Opcode {
         self.is(Traits::WRITE)
     }
 
+    /// Whether it is part of a SEND.
+    #[inline]
+    pub const fn is_send(self) -> bool {
+        self.is(Traits::SEND)
+    }
+
     /// Whether it is part of an RDMA WRITE and ends no message with immediate.
     #[inline]
     pub const fn is_plain_write(self) -> bool {

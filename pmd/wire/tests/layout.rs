@@ -101,6 +101,8 @@ fn opcodes_table_6_4() {
         };
         assert_eq!((opcode.operation(), opcode.is_data()), (operation, operation.is_some()), "{name}");
         assert_eq!(opcode.is_write(), operation == Some(Operation::Write));
+        assert_eq!(opcode.is_send(), operation == Some(Operation::Send));
+        assert_eq!(opcode.is_plain_write(), opcode.is_write() && !name.ends_with("Imm"));
         let alone = matches!(
             operation,
             Some(Operation::ReadRequest | Operation::AtomicRequest | Operation::AtomicResponse)
