@@ -7,7 +7,6 @@ use spindrift::endpoint::{Event, FailReason};
 use spindrift::path::EvState;
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
-use spindrift::work::WcOpcode;
 use spindrift_srv6::Node;
 
 use super::case::{Case, EndPlan, FlowPlan};
