@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit};
-use spindrift::memory::{Access, Region};
+use spindrift::memory::{Access, PdId, Region};
 use spindrift::time::Time;
 use spindrift::wire::{Msn, Psn};
 use spindrift::work::{
@@ -40,7 +40,7 @@ struct Posted {
     at: usize,
 }
 
-fn memory(net: &mut Net, node: usize, pd: spindrift::memory::PdId, len: usize, rng: &mut Rng) -> Memory {
+fn memory(net: &mut Net, node: usize, pd: PdId, len: usize, rng: &mut Rng) -> Memory {
     let region = Region::alloc_at(len, rng.bits() >> 8).unwrap();
     region.write_at(0, &rng.bytes(len)).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -54,124 +54,181 @@ fn bytes_of(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-fn run(seed: u64) {
-    let mut rng = Rng::new(mix(!seed));
-    let planes = rng.range(1, 3) as u8;
-    let links = (0..planes).map(|_| Link {
-        delay_ns: rng.sized(500, 50_000),
-        jitter_ns: rng.sized(1, 20_000),
-        loss: rng.below(1_500) as u32,
-        duplicate: rng.below(500) as u32,
-        stray: rng.below(500) as u32,
-        stray_ns: rng.sized(1_000, 500_000),
-        ..Link::default()
-    });
-    let mut net = Net::new(seed, links.collect());
-    net.heal_at = Time(rng.sized(100_000, 20_000_000));
-    for node in [0, 1] {
-        net.add(EndpointConfig {
-            seed: (seed << 1 | node as u64).into(),
-            ..EndpointConfig::new(ports(true, node, planes, 4300))
+struct World {
+    seed: u64,
+    net: Net,
+    rng: Rng,
+    queue: Arc<SharedRecvQueue>,
+    source: Memory,
+    /// The receive buffers, and what they hold.
+    pool: Memory,
+    pool_model: Vec<u8>,
+    /// Where writes go, and what it holds in the end.
+    target: Memory,
+    target_model: Vec<u8>,
+    flows: Vec<Flow>,
+    next_buffer: usize,
+    used: Vec<bool>,
+}
+
+impl World {
+    fn build(seed: u64) -> Self {
+        let mut rng = Rng::new(mix(!seed));
+        let planes = rng.range(1, 3) as u8;
+        let links = (0..planes).map(|_| Link {
+            delay_ns: rng.sized(500, 50_000),
+            jitter_ns: rng.sized(1, 20_000),
+            loss: rng.below(1_500) as u32,
+            duplicate: rng.below(500) as u32,
+            stray: rng.below(500) as u32,
+            stray_ns: rng.sized(1_000, 500_000),
+            ..Link::default()
         });
-    }
-    let pds = [0, 1].map(|node| net.endpoint(node).alloc_pd());
-    let counts: Vec<u64> = (0..rng.range(2, 4)).map(|_| rng.range(1, 30)).collect();
-    let total = counts.iter().sum::<u64>() as usize;
-    let source = memory(&mut net, 0, pds[0], 2 * BUFFER, &mut rng);
-    let [pool, target] = [0, 1].map(|_| memory(&mut net, 1, pds[1], total * BUFFER, &mut rng));
-    let (mut pool_model, mut target_model) = (bytes_of(&pool), bytes_of(&target));
-    let source_bytes = bytes_of(&source);
-
-    let queue = Arc::new(SharedRecvQueue::new(SrqId(1), 1 + rng.below(total as u64) as u32));
-    let mut flows: Vec<Flow> = Vec::new();
-    for _ in &counts {
-        let max_wimm = rng.range(1, 6) as u16;
-        let init = |node: usize, rng: &mut Rng| QpInit {
-            psn: Some(Psn::new((1 << 24) - rng.sized(1, 100) as u32)),
-            msn: Msn::new(0_u16.wrapping_sub(rng.sized(1, 20) as u16)),
-            max_mtu: MTU,
-            max_wimm_dest: max_wimm,
-            srq: (node == 1).then(|| Arc::clone(&queue)),
-            ..QpInit::new(pds[node], CqId(0), CqId(1))
+        let mut net = Net::new(seed, links.collect());
+        net.heal_at = Time(rng.sized(100_000, 20_000_000));
+        for node in [0, 1] {
+            let seed = (seed << 1 | node as u64).into();
+            net.add(EndpointConfig { seed, ..EndpointConfig::new(ports(true, node, planes, 4300)) });
+        }
+        let pds = [0, 1].map(|node| net.endpoint(node).alloc_pd());
+        let counts: Vec<u64> = (0..rng.range(2, 4)).map(|_| rng.range(1, 30)).collect();
+        let total = counts.iter().sum::<u64>() as usize;
+        let source = memory(&mut net, 0, pds[0], 2 * BUFFER, &mut rng);
+        let [pool, target] = [0, 1].map(|_| memory(&mut net, 1, pds[1], total * BUFFER, &mut rng));
+        let queue = Arc::new(SharedRecvQueue::new(SrqId(1), 1 + rng.below(total as u64) as u32));
+        let mut world = Self {
+            seed,
+            net,
+            rng,
+            queue,
+            source,
+            pool_model: bytes_of(&pool),
+            pool,
+            target_model: bytes_of(&target),
+            target,
+            flows: Vec::new(),
+            next_buffer: 0,
+            used: vec![false; total],
         };
-        let ends = [0, 1].map(|node| pair::create(&mut net, node, init(node, &mut rng)));
-        pair::connect(&mut net, ends[0], ends[1], Patience::default());
-        flows.push(Flow { ends, posted: VecDeque::new(), sending: VecDeque::new() });
+        for count in counts {
+            world.add_flow(pds, count);
+        }
+        world.net.pump(0);
+        world
     }
 
-    // Everything is posted at once; receive work requests follow.
-    let mut place = 0;
-    for (flow, count) in flows.iter_mut().zip(&counts) {
-        for wr_id in 0..*count {
-            let imm = rng.bits() as u32;
-            let op =
-                rng.pick(&[SendOp::Send, SendOp::SendWithImm(imm), SendOp::WriteWithImm(imm), SendOp::Send]);
-            let any = rng.below(BUFFER as u64);
-            let len = rng.pick(&[0, 1, 255, 256, 257, BUFFER as u64, any]) as usize;
-            let from = rng.below(BUFFER as u64) as usize;
-            let wr = SendWr {
-                wr_id,
-                op,
-                local: Sge {
-                    addr: source.region.iova() + from as u64,
-                    len: len as u32,
-                    lkey: source.key.lkey,
-                },
-                remote: RemoteAddr { addr: target.region.iova() + place as u64, rkey: target.key.rkey },
-                signaled: true,
-                fence: false,
+    /// Connects two queue pairs, and posts everything at once.
+    fn add_flow(&mut self, pds: [PdId; 2], count: u64) {
+        let max_wimm = self.rng.range(1, 6) as u16;
+        let ends = [0, 1].map(|node| {
+            let rng = &mut self.rng;
+            let init = QpInit {
+                psn: Some(Psn::new((1 << 24) - rng.sized(1, 100) as u32)),
+                msn: Msn::new(0_u16.wrapping_sub(rng.sized(1, 20) as u16)),
+                max_mtu: MTU,
+                max_wimm_dest: max_wimm,
+                srq: (node == 1).then(|| Arc::clone(&self.queue)),
+                ..QpInit::new(pds[node], CqId(0), CqId(1))
             };
-            let now = net.now;
-            net.endpoint(0).post_send(now, flow.ends[0].qpn, wr).unwrap();
-            let bytes = source_bytes[from..from + len].to_vec();
-            if matches!(op, SendOp::WriteWithImm(_)) {
-                target_model[place..place + len].copy_from_slice(&bytes);
-            }
-            flow.posted.push_back(Posted { op, bytes, at: place });
-            flow.sending.push_back(wr_id);
-            place += BUFFER;
+            pair::create(&mut self.net, node, init)
+        });
+        pair::connect(&mut self.net, ends[0], ends[1], Patience::default());
+        let mut flow = Flow { ends, posted: VecDeque::new(), sending: (0..count).collect() };
+        let first = self.flows.iter().map(|flow| flow.posted.len()).sum::<usize>();
+        for wr_id in 0..count {
+            self.post_send(&mut flow, wr_id, (first + wr_id as usize) * BUFFER);
         }
+        self.flows.push(flow);
     }
-    net.pump(0);
 
-    let mut next_buffer = 0;
-    let mut used = vec![false; total];
-    while flows.iter().any(|flow| !flow.posted.is_empty() || !flow.sending.is_empty()) {
-        assert!(net.now.0 < MOST_NS, "seed {seed}: work is left, {next_buffer} of {total} buffers posted");
-        for _ in 0..rng.below(4) {
-            if next_buffer < total && post(&queue, &pool, next_buffer, &mut rng) {
-                next_buffer += 1;
+    fn post_send(&mut self, flow: &mut Flow, wr_id: u64, at: usize) {
+        let (rng, source, target) = (&mut self.rng, &self.source, &self.target);
+        let imm = rng.bits() as u32;
+        let (with_imm, write) = (SendOp::SendWithImm(imm), SendOp::WriteWithImm(imm));
+        let op = rng.pick(&[SendOp::Send, with_imm, write, SendOp::Send]);
+        let any = rng.below(BUFFER as u64);
+        let len = rng.pick(&[0, 1, 255, 256, 257, BUFFER as u64, any]) as usize;
+        let from = rng.below(BUFFER as u64) as usize;
+        let wr = SendWr {
+            wr_id,
+            op,
+            local: Sge { addr: source.region.iova() + from as u64, len: len as u32, lkey: source.key.lkey },
+            remote: RemoteAddr { addr: target.region.iova() + at as u64, rkey: target.key.rkey },
+            signaled: true,
+            fence: false,
+        };
+        let now = self.net.now;
+        self.net.endpoint(0).post_send(now, flow.ends[0].qpn, wr).unwrap();
+        let mut bytes = vec![0; len];
+        source.region.read_at(from, &mut bytes).unwrap();
+        if op == write {
+            self.target_model[at..at + len].copy_from_slice(&bytes);
+        }
+        flow.posted.push_back(Posted { op, bytes, at });
+    }
+
+    fn is_done(&self) -> bool {
+        self.flows.iter().all(|flow| flow.posted.is_empty() && flow.sending.is_empty())
+    }
+
+    /// Receive work requests are posted, and some time passes.
+    fn step(&mut self) {
+        let (seed, next, total) = (self.seed, self.next_buffer, self.used.len());
+        assert!(self.net.now.0 < MOST_NS, "seed {seed}: work is left, {next} of {total} buffers posted");
+        for _ in 0..self.rng.below(4) {
+            let posts = self.next_buffer < total;
+            if posts && post(&self.queue, &self.pool, self.next_buffer, &mut self.rng) {
+                self.next_buffer += 1;
             }
         }
-        net.run_for(rng.sized(1_000, 2_000_000));
+        self.net.run_for(self.rng.sized(1_000, 2_000_000));
         // What is complete at the sender has been received.
         for node in [1, 0] {
-            for event in net.take_events(node) {
+            for event in self.net.take_events(node) {
                 match event {
-                    Event::Completion { wc, .. } => {
-                        let end = End { node, qpn: wc.qpn };
-                        let flow = flows.iter_mut().find(|flow| flow.ends[node] == end).unwrap();
-                        assert_eq!(wc.status, WcStatus::Success, "seed {seed}: {wc:?}");
-                        if wc.opcode.is_receive() {
-                            received(flow, &wc, &pool, &target, &mut pool_model);
-                            assert!(!core::mem::replace(&mut used[wc.wr_id as usize], true), "{wc:?} again");
-                        } else {
-                            assert_eq!(Some(wc.wr_id), flow.sending.pop_front(), "seed {seed}: in order");
-                            let unreceived = flow.posted.len();
-                            assert!(unreceived <= flow.sending.len(), "seed {seed}: {wc:?} is not received");
-                        }
-                    }
+                    Event::Completion { wc, .. } => self.completed(node, &wc),
                     Event::QpFailed { .. } => panic!("seed {seed}: {event:?}"),
                     _ => {}
                 }
             }
         }
     }
-    net.run_for(1_000_000_000);
-    assert!(used.iter().all(|used| *used), "seed {seed}: each buffer is used once");
-    assert_eq!(pool.region.first_difference(0, &pool_model).unwrap(), None, "seed {seed}: the buffers");
-    assert_eq!(target.region.first_difference(0, &target_model).unwrap(), None, "seed {seed}: the target");
-    assert_eq!((queue.outstanding(), net.endpoint(1).memory().uses(pool.key.lkey)), (0, 0), "seed {seed}");
+
+    fn completed(&mut self, node: usize, wc: &Wc) {
+        let (seed, end) = (self.seed, End { node, qpn: wc.qpn });
+        let flow = self.flows.iter_mut().find(|flow| flow.ends[node] == end).unwrap();
+        assert_eq!(wc.status, WcStatus::Success, "seed {seed}: {wc:?}");
+        if wc.opcode.is_receive() {
+            received(flow, wc, &self.pool, &self.target, &mut self.pool_model);
+            assert!(
+                !core::mem::replace(&mut self.used[wc.wr_id as usize], true),
+                "seed {seed}: {wc:?} again"
+            );
+        } else {
+            assert_eq!(Some(wc.wr_id), flow.sending.pop_front(), "seed {seed}: in order");
+            assert!(flow.posted.len() <= flow.sending.len(), "seed {seed}: {wc:?} is not received");
+        }
+    }
+
+    fn check_end(&mut self) {
+        let seed = self.seed;
+        assert!(self.used.iter().all(|used| *used), "seed {seed}: each buffer is used once");
+        let changed = self.pool.region.first_difference(0, &self.pool_model).unwrap();
+        assert_eq!(changed, None, "seed {seed}: the buffers");
+        let changed = self.target.region.first_difference(0, &self.target_model).unwrap();
+        assert_eq!(changed, None, "seed {seed}: the target");
+        let uses = self.net.endpoint(1).memory().uses(self.pool.key.lkey);
+        assert_eq!((self.queue.outstanding(), uses), (0, 0), "seed {seed}");
+    }
+}
+
+fn run(seed: u64) {
+    let mut world = World::build(seed);
+    while !world.is_done() {
+        world.step();
+    }
+    world.net.run_for(1_000_000_000);
+    world.check_end();
 }
 
 /// Posts buffer `number`, in one element or in several; `false` if the queue is full.
