@@ -12,6 +12,10 @@ use spindrift::verbs::{
 
 use crate::connected_pair::{Side, THREAD, connect, faulty, side, side_on, until};
 use crate::multi_lane::{open, ports};
+use WcStatus::{
+    LocalLengthError, LocalProtectionError, RemoteInvalidRequest, RemoteOperationError, RnrRetryExceeded,
+    Success, WrFlushError,
+};
 
 /// Bytes of a receive buffer and of the memory between two of them.
 const CELL: usize = 10_000;
@@ -70,7 +74,7 @@ fn sends_arrive(lane: LaneMode) {
     let post = |right: &mut Side, n: usize| {
         right.qp.post_scatter(ScatterWr { wr_id: n as u64, local: &buffer(n) }).unwrap();
     };
-    let op = |n: usize| if n % 3 == 0 { SendOp::SendWithImm(n as u32) } else { SendOp::Send };
+    let op = |n: usize| if n.is_multiple_of(3) { SendOp::SendWithImm(n as u32) } else { SendOp::Send };
     (0..COUNT / 2).for_each(|n| post(&mut right, n));
     for n in 0..COUNT {
         left.qp.post_send(send(&source, n as u64, op(n), n * CELL, lens(n).min(part_of(n)))).unwrap();
@@ -181,7 +185,6 @@ fn a_send_that_is_too_long_fails_both() {
         for (wr_id, len) in [(1, 8), (2, 64), (3, 8)] {
             left.qp.post_send(send(&left.mr, wr_id, SendOp::Send, 0, len)).unwrap();
         }
-        use WcStatus::{LocalLengthError, RemoteInvalidRequest, Success, WrFlushError};
         let received: Vec<_> =
             (0..3).map(|_| next(&mut right, &left)).map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(received, [(1, Success), (2, LocalLengthError), (3, WrFlushError)]);
@@ -262,7 +265,6 @@ fn a_bad_buffer_of_a_shared_queue_is_a_local_protection_error() {
     for wr_id in [1, 2] {
         left.qp.post_send(send(&left.mr, wr_id, SendOp::Send, 0, 64)).unwrap();
     }
-    use WcStatus::{LocalProtectionError, RemoteOperationError, Success};
     let seen: Vec<_> = (0..2).map(|_| next(&mut right, &left)).map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(seen, [(1, Success), (2, LocalProtectionError)]);
     let sent: Vec<_> = (0..2).map(|_| next(&mut left, &right)).map(|wc| (wc.wr_id, wc.status)).collect();
@@ -299,7 +301,6 @@ fn a_message_waits_for_its_receive() {
             let remote = right.mr.remote().at(0, 4).unwrap();
             left.qp.post_send(SendWr { remote, ..send(&left.mr, wr_id, op, 0, 4) }).unwrap();
         }
-        use WcStatus::{RnrRetryExceeded, Success, WrFlushError};
         let sent: Vec<_> = (0..3).map(|_| next(&mut left, &right)).map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(sent, [(1, Success), (2, RnrRetryExceeded), (3, WrFlushError)]);
         assert_eq!(left.qp.state(), (QpState::Error, Some(FailReason::RnrRetryExceeded)));
