@@ -31,9 +31,9 @@ impl Victim {
         Self::sharing(extensions, None)
     }
 
-    fn sharing(extensions: Extensions, srq: Option<Arc<SharedRecvQueue>>) -> Self {
+    fn sharing(extensions: Extensions, srq: Option<&Arc<SharedRecvQueue>>) -> Self {
         let change = |init: &mut spindrift::endpoint::QpInit| {
-            init.srq.clone_from(&srq);
+            init.srq = srq.cloned();
             init.cap.max_recv_sge = MAX_SGE;
         };
         let mut bench = Bench::offering(|_| {}, Patience::default(), extensions, change);
@@ -382,6 +382,37 @@ fn packets_of_a_send_must_form_a_message() {
     }
 }
 
+/// A SEND that goes on as a write, or the other way round, where address, key and length all fit: memory at address 0.
+#[test]
+fn a_send_does_not_go_on_as_a_write() {
+    for writes in [[true, false, true], [false, true, false], [true, true, false], [false, false, true]] {
+        for order in ORDERS {
+            let mut victim = Victim::new(Extensions::ALL);
+            victim.post(1);
+            let pd = victim.bench.pd;
+            let low = region(&mut victim.bench.net, VICTIM, pd, (0, 600), Access::REMOTE_WRITE);
+            let opcodes = [Opcode::WriteFirst, Opcode::WriteMiddle, Opcode::WriteLast];
+            let mut heads = message(&victim);
+            for (n, head) in heads.iter_mut().enumerate() {
+                head.reth.rkey = low.key.rkey;
+                if writes[n] {
+                    head.bth.opcode = opcodes[n];
+                }
+            }
+            for n in order {
+                victim.give(heads[n], &vec![0xee; len_of(heads[n].bth.opcode)]);
+            }
+            assert_eq!(victim.bench.count("rx_invalid_request"), 1, "{writes:?} {order:?}");
+            let completions = victim.bench.completions();
+            assert_eq!((completions.len(), completions[0].status), (1, WcStatus::WrFlushError));
+            let mut now = vec![0; BUFFER];
+            victim.buffers.region.read_at(0, &mut now).unwrap();
+            victim.buffers.expected[..BUFFER].copy_from_slice(&now);
+            victim.check("both");
+        }
+    }
+}
+
 /// Decision 39: the NACK carries the timer, nothing is recorded, and a later copy is taken.
 #[test]
 fn a_message_without_a_receive_request_is_refused_for_now() {
@@ -480,7 +511,7 @@ fn a_storm_of_refused_messages_is_bounded() {
 
 fn shared(buffers: u64) -> (Victim, Arc<SharedRecvQueue>) {
     let queue = Arc::new(SharedRecvQueue::new(SrqId(3), 64));
-    let victim = Victim::sharing(Extensions::ALL, Some(Arc::clone(&queue)));
+    let victim = Victim::sharing(Extensions::ALL, Some(&queue));
     for n in 0..buffers {
         assert!(queue.post(RecvWr { wr_id: n, local: victim.sge(n, BUFFER) }));
     }
@@ -638,11 +669,7 @@ fn requests_that_were_not_agreed_on_are_refused_when_posted() {
         let (sends, empty) = (agreed.contains(Extensions::SEND), agreed.contains(Extensions::EMPTY_MESSAGES));
         let not_agreed = Err(PostError::NotNegotiated { needed: Extensions::SEND });
         for (len, op) in [(0, SendOp::Send), (8, SendOp::Send), (8, SendOp::SendWithImm(1))] {
-            assert_eq!(
-                post(op, len),
-                if sends { Ok(()) } else { not_agreed.clone() },
-                "{agreed:?} {op:?} {len}"
-            );
+            assert_eq!(post(op, len), if sends { Ok(()) } else { not_agreed }, "{agreed:?} {op:?} {len}");
         }
         for op in [SendOp::Write, SendOp::WriteWithImm(1)] {
             assert_eq!(post(op, 0), if empty { Ok(()) } else { Err(PostError::Empty) }, "{agreed:?} {op:?}");

@@ -11,10 +11,14 @@ use spindrift::work::{SendOp, WcStatus};
 
 use crate::sender::{FULL, RTT, Sender, Sent, Setup, cc};
 use crate::support::pair::Patience;
+use WcStatus::{RnrRetryExceeded, Success, WrFlushError};
 
 /// The code of a wait of 0.64 ms, and the wait.
 const CODE: u8 = 12;
 const WAIT_NS: u64 = 640_000;
+
+/// Messages, by packets and operation.
+type Messages = [(u32, SendOp)];
 
 const SEND: SendOp = SendOp::Send;
 const WRITE_IMM: SendOp = SendOp::WriteWithImm(7);
@@ -24,7 +28,7 @@ fn setup(rnr_retry: u8) -> Setup {
 }
 
 /// A sender that has just sent these messages, and what left.
-fn sending(setup: Setup, messages: &[(u32, SendOp)]) -> (Sender, Vec<Sent>) {
+fn sending(setup: Setup, messages: &Messages) -> (Sender, Vec<Sent>) {
     let mut sender = Sender::new(setup);
     for &(packets, op) in messages {
         sender.queue(packets, op, true);
@@ -71,7 +75,7 @@ fn a_refused_message_waits_as_long_as_the_nack_says() {
 #[test]
 fn the_repetitions_are_counted_exactly() {
     // The packets that find no receive work request, of messages of these sizes.
-    let refusals: [(&str, &[(u32, SendOp)], &[i32]); 6] = [
+    let refusals: [(&str, &Messages, &[i32]); 6] = [
         ("a SEND", &[(1, SEND)], &[0]),
         ("a SEND of several packets", &[(3, SEND)], &[0, 1, 2]),
         ("the last packet first", &[(3, SEND)], &[2, 0, 1]),
@@ -164,7 +168,6 @@ fn the_request_that_was_refused_fails() {
     sender.ack(3, Aeth::ack(2));
     sender.rnr(&sent[3], CODE);
     let failed = Some(FailReason::RnrRetryExceeded);
-    use WcStatus::{RnrRetryExceeded, Success, WrFlushError};
     let statuses = vec![(0, Success), (1, Success), (2, RnrRetryExceeded), (3, WrFlushError)];
     assert_eq!(ended(&mut sender), (statuses, failed));
     sender.wait(WAIT_NS);
@@ -225,7 +228,7 @@ fn stale_and_forged_nacks_are_ignored() {
 /// means what it means in plain MRC.
 #[test]
 fn a_packet_that_takes_no_receive_is_sent_again_at_once() {
-    let messages: [(&[(u32, SendOp)], usize); 2] = [(&[(2, SendOp::Write)], 0), (&[(3, WRITE_IMM)], 1)];
+    let messages: [(&Messages, usize); 2] = [(&[(2, SendOp::Write)], 0), (&[(3, WRITE_IMM)], 1)];
     for (messages, refused) in messages {
         let (mut sender, sent) = sending(setup(0), messages);
         sender.wait(RTT);

@@ -19,6 +19,7 @@ mod posters;
 mod query;
 mod receive_window;
 mod registrations;
+mod sends;
 mod shared_addresses;
 mod sleep;
 mod srq;

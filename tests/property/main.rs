@@ -13,6 +13,7 @@
 mod plan;
 mod recovery;
 mod run;
+mod shared_queue;
 mod stream;
 mod wire_rules;
 

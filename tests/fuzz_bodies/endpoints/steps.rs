@@ -77,7 +77,7 @@ impl World {
         }
         let mtu = pair.setup.mtu as usize;
         // Messages without bytes are an extension.
-        let least = if pair.setup.extended { 0 } else { 1 };
+        let least = usize::from(!pair.setup.extended);
         let len = [least, 8, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 7, 0xa00][usize::from(b % 8)];
         let (ledger, cursor) = (&mut pair.ledgers[from], &mut pair.cursors[from]);
         let area = ledger.area();

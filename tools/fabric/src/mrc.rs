@@ -236,11 +236,11 @@ impl MrcHost {
             return;
         }
         match wc.opcode {
-            WcOpcode::RdmaWrite => {
+            WcOpcode::RdmaWrite | WcOpcode::Send => {
                 let (flow, tag) = ((wc.wr_id >> 32) as u32, wc.wr_id as u32);
                 self.events.push_back(FlowEvent::Sent { flow, tag });
             }
-            WcOpcode::RecvRdmaWithImm => {
+            WcOpcode::RecvRdmaWithImm | WcOpcode::Recv => {
                 let flow = wc.wr_id as u32;
                 self.receive_one_more(flow);
                 self.events.push_back(FlowEvent::Received { flow, tag: wc.imm.unwrap_or_default() });
@@ -253,6 +253,7 @@ const fn explain(reason: FailReason) -> &'static str {
     match reason {
         FailReason::Requested => "set to ERROR",
         FailReason::RetryExceeded => "no answer, after all retries",
+        FailReason::RnrRetryExceeded => "the peer had no receive work request, after all retries",
         FailReason::PeerRefused => "the peer refused a packet",
         FailReason::PeerFatal => "the peer reported an unexpected event",
         FailReason::PeerViolation => "the peer broke the protocol",

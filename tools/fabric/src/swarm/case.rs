@@ -7,6 +7,7 @@ use spindrift::time::Time;
 use super::audit::Timers;
 use super::episode::{self, Episode};
 use super::rand::Rng;
+use super::writer::Kinds;
 use crate::clos::{ClosSpec, QueueRules};
 
 /// A whole run.
@@ -111,6 +112,25 @@ pub struct EndPlan {
     pub pause_ns: u64,
 }
 
+impl EndPlan {
+    /// What else its messages are than writes with bytes.
+    pub(super) fn kinds(&self) -> Kinds {
+        // Drawn apart, so that what else a seed stands for does not depend on it.
+        let mut rng = Rng::new(!self.seed);
+        Kinds {
+            sends: rng.pick(&[0, 3_000, 10_000]),
+            empty: rng.pick(&[0, 0, 1_000]),
+            empty_writes: true,
+            fault: None,
+        }
+    }
+
+    /// Whether some of its messages take a receive work request.
+    fn takes_receives(&self) -> bool {
+        self.immediates > 0 || self.kinds().sends > 0
+    }
+}
+
 /// Bytes on the wire of an answer.
 const ANSWER: u64 = 200;
 
@@ -158,8 +178,8 @@ impl Case {
     pub(super) fn recovery_ns(&self, bytes: u64) -> u64 {
         let ways = self.flows.iter().flat_map(|FlowPlan { ends: [a, b], .. }| [(a, b), (b, a)]);
         let rounds = ways.map(|(from, to)| {
-            let immediates = if from.immediates > 0 { u32::from(to.max_wimm) } else { u32::MAX };
-            from.messages.div_ceil(u64::from(from.depth.min(immediates).max(1)))
+            let takers = if from.takes_receives() { u32::from(to.max_wimm) } else { u32::MAX };
+            from.messages.div_ceil(u64::from(from.depth.min(takers).max(1)))
         });
         let rate_bps = self.fabric.trunk_rate_bps.min(self.fabric.host_rate_bps).max(1);
         let sending_ns = u128::from(bytes) * 4 * 8_000_000_000 / u128::from(rate_bps);

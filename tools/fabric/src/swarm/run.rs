@@ -7,7 +7,6 @@ use spindrift::endpoint::{Event, FailReason};
 use spindrift::path::EvState;
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
-use spindrift::work::WcOpcode;
 use spindrift_srv6::Node;
 
 use super::case::{Case, EndPlan, FlowPlan};
@@ -15,7 +14,7 @@ use super::episode::{EpisodeKind, When};
 use super::host::Host;
 use super::ledger::{Check, demand};
 use super::rand::Rng;
-use super::writer::{Kinds, Work, Writer};
+use super::writer::{Work, Writer};
 use crate::clos::Clos;
 use crate::fault::Fault;
 use crate::impair::Impairment;
@@ -601,16 +600,8 @@ fn connect(
 }
 
 fn work(plan: &EndPlan) -> Work {
-    let &EndPlan { seed, messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
-    // Drawn apart, so that what else a seed stands for does not depend on it.
-    let mut rng = Rng::new(!seed);
-    let kinds = Kinds {
-        sends: rng.pick(&[0, 3_000, 10_000]),
-        empty: rng.pick(&[0, 0, 1_000]),
-        empty_writes: true,
-        fault: None,
-    };
-    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds }
+    let &EndPlan { messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
+    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds: plan.kinds() }
 }
 
 /// A counter that says that a peer has done what none does.

@@ -23,6 +23,7 @@ pub(crate) struct Kinds {
 }
 
 /// What an application does wrong.
+#[allow(dead_code, reason = "only the tests of the core have such applications")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It posts no receive work request any more.

@@ -122,7 +122,7 @@ fn watch(world: &mut World) -> Rc<RefCell<Vec<Seen>>> {
         let Some(&(host, plane, wanted)) = links.get(&link) else { return };
         let opcode = packet.opcode().unwrap();
         if sight != wanted
-            || Wire::decode(mrc(packet)).is_ok_and(|packet| matches!(packet, Wire::Write { .. }))
+            || Wire::decode(mrc(packet)).is_ok_and(|packet| matches!(packet, Wire::Data { .. }))
         {
             return;
         }
