@@ -264,6 +264,11 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
         put("host", host.clone().into());
         put("routing", nic.routing.map(RoutingName::name).into());
     }
+    put("operation", settings.work.operation.name().into());
+    if settings.work.operation.is_fetch() {
+        put("outs", settings.work.outs.into());
+    }
+    put("srq", settings.work.srq.into());
     put("lanes", settings.lanes.into());
     put("wait", settings.wait.name().into());
     put("queue_pairs", settings.qps.into());
