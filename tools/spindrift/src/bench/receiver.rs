@@ -1,6 +1,6 @@
 //! The side that SENDs and immediates go to: keeps receive work requests posted, and checks what each completion says.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +31,7 @@ struct Stream<'a> {
 struct Lane<'a> {
     streams: Vec<Stream<'a>>,
     /// Indices of `streams`, by queue pair number.
-    by_qpn: HashMap<u32, usize>,
+    by_qpn: BTreeMap<u32, usize>,
     cq: &'a mut Cq,
     wcs: [Wc; 64],
 }
@@ -72,7 +72,7 @@ impl<'a> Receivers<'a> {
         buffers: &Mr,
         work: Work,
     ) -> Result<Self> {
-        let lane = |cq| Lane { streams: Vec::new(), by_qpn: HashMap::new(), cq, wcs: [Wc::default(); 64] };
+        let lane = |cq| Lane { streams: Vec::new(), by_qpn: BTreeMap::new(), cq, wcs: [Wc::default(); 64] };
         let mut lanes: Vec<_> = cqs.iter_mut().map(lane).collect();
         for (number, qp) in qps.iter_mut().enumerate() {
             if let Some(lane) = lanes.get_mut(qp.lane()) {

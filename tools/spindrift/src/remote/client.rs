@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
+use spindrift::memory::Region;
 use spindrift_exchange::{Channel, ExchangeError};
 
 use super::path_check::check_paths;
@@ -278,7 +279,7 @@ impl<'a> Client<'a> {
         let settings = &self.session.settings;
         let (operation, seed) = (self.plan.work.operation, self.plan.seed);
         let Connected { side, named, cores, sampler, .. } = &mut self.connected;
-        let [source, landing] = [&side.source, &side.target].map(|mr| Arc::clone(mr.region()));
+        let landing = Landing::new(side, layout, settings.verify == Verify::Every, seed);
         let mut watch = RemoteWatch {
             peer: &mut self.peer,
             progress: Progress::new(layout.size.into(), settings.amount),
@@ -304,20 +305,7 @@ impl<'a> Client<'a> {
         let verify = if in_laps { Verify::Every } else { Verify::Last };
         let mut writer = Writer::new(side, layout, *named, (settings.tx_depth, verify), seed, cores)?;
         let warm_up = layout.slots * layout.qps as u64;
-        let wrong = AtomicU64::new(0);
-        let check = |qp: usize, number: u64| {
-            let is_right = match operation {
-                // The server compares its memory when all is done.
-                _ if !operation.is_fetch() => true,
-                Operation::Read => {
-                    let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-                    !every || layout.holds(&landing, &pattern, (qp, number))?
-                }
-                _ => counters::is_result(&landing, &layout, seed, qp, number)?,
-            };
-            wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
-            Ok(())
-        };
+        let check = |qp: usize, number: u64| landing.check(qp, number);
         let write = |writer: &mut Writer<'_>, amount, watch: &mut RemoteWatch<'_>| {
             writer.run(amount, watch, &check).map_err(|error| watch.peer.blame(error))
         };
@@ -348,8 +336,8 @@ impl<'a> Client<'a> {
         drop(watch);
         let all = writes.iter().sum();
         let compared = if every { all } else { layout.last_writes(&writes) };
-        let is_right =
-            wrong.into_inner() == 0 && (!operation.is_fetch() || self.compare_here(&layout, &writes)?);
+        let is_right = landing.wrong.into_inner() == 0
+            && (!operation.is_fetch() || self.compare_here(&layout, &writes)?);
         let verified = self.verdict(writes, measured.iterations)? && is_right;
         let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
@@ -423,6 +411,40 @@ fn object(
         map.insert("rows".to_owned(), rows);
     }
     object
+}
+
+/// Where the bytes of responses go to, and what they have to be.
+struct Landing {
+    operation: Operation,
+    layout: Layout,
+    every: bool,
+    seed: u64,
+    source: Arc<Region>,
+    region: Arc<Region>,
+    /// Responses that were not what they had to be.
+    wrong: AtomicU64,
+}
+
+impl Landing {
+    fn new(side: &Side, layout: Layout, every: bool, seed: u64) -> Self {
+        let [source, region] = [&side.source, &side.target].map(|mr| Arc::clone(mr.region()));
+        Self { operation: side.work.operation, layout, every, seed, source, region, wrong: AtomicU64::new(0) }
+    }
+
+    /// Compares what a completed operation has left here. What it leaves at the server is compared there.
+    fn check(&self, qp: usize, number: u64) -> Result<()> {
+        let Self { layout, region, source, .. } = self;
+        let is_right = match self.operation.verb() {
+            Verb::Write | Verb::Send => true,
+            Verb::Read => {
+                let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+                !self.every || layout.holds(region, &pattern, (qp, number))?
+            }
+            Verb::Atomic => counters::is_result(region, layout, self.seed, qp, number)?,
+        };
+        self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 struct RemoteWatch<'a> {

@@ -35,7 +35,7 @@ use crate::bench::endpoint_setup::Side;
 use crate::bench::nic::Nic;
 use crate::bench::operation::{Operation, Work};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
-use crate::bench::pin::{Cores, WaitName};
+use crate::bench::pin::{Cores, Idle, WaitName};
 use crate::bench::receiver::Receivers;
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::config::RoutingName;
@@ -483,7 +483,7 @@ impl Connected {
     /// Waits for the peer's next message while the lanes go on.
     fn receive(&mut self, peer: &mut Peer) -> Result<Message> {
         let Self { side: Side { context, .. }, cores, sampler, .. } = self;
-        Lanes { context, cores, receivers: None }.receive(peer, sampler)
+        Lanes { context, cores, receivers: None, responds: false }.receive(peer, sampler)
     }
 }
 
@@ -494,14 +494,18 @@ struct Lanes<'a> {
     cores: &'a Cores,
     /// What takes the completions of receives, if there can be any.
     receivers: Option<&'a Receivers<'a>>,
+    /// The peer measures how long the lanes take to respond.
+    responds: bool,
 }
 
 impl Lanes<'_> {
     /// One turn of a lane.
-    fn turn(&self, lane: usize) -> Result<()> {
+    fn turn(&self, lane: usize, idle: &mut Idle) -> Result<()> {
         let work = self.context.poll_lane(lane);
         let received = self.receivers.map_or(Ok(0), |receivers| receivers.turn(lane))?;
-        if work + received == 0 {
+        if self.responds {
+            idle.after_turn(work + received, self.context, lane)?;
+        } else if work + received == 0 {
             self.cores.rest(self.context, lane);
         }
         Ok(())
@@ -518,14 +522,16 @@ impl Lanes<'_> {
                 .map(|lane| {
                     let (over, failed) = (&over, &failed);
                     scope.spawn(move || {
+                        let mut idle = self.cores.idle();
                         while !over.load(Ordering::Relaxed) {
-                            self.turn(lane).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                            self.turn(lane, &mut idle)
+                                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                         }
                         Ok::<_, Error>(())
                     })
                 })
                 .collect();
-            let mut next_look = Instant::now();
+            let (mut next_look, mut idle) = (Instant::now(), self.cores.idle());
             loop {
                 let now = Instant::now();
                 sample(sampler, now);
@@ -543,7 +549,7 @@ impl Lanes<'_> {
                     }
                     next_look = now + LOOK_INTERVAL;
                 }
-                self.turn(0)?;
+                self.turn(0, &mut idle)?;
             }
         })
     }

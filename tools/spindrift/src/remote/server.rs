@@ -249,10 +249,7 @@ impl<'a> Server<'a> {
     }
 
     fn done(&mut self) -> Result<(Vec<u64>, u64)> {
-        match self.receive()? {
-            Message::Done { writes, measured } => Ok((writes, measured)),
-            other => Err(self.peer.unexpected(&other, "done")),
-        }
+        done(self.receive()?, &self.peer)
     }
 
     /// Gets memory ready for a size.
@@ -279,7 +276,7 @@ impl<'a> Server<'a> {
         } else {
             None
         };
-        let lanes = Lanes { context, cores, receivers: receivers.as_ref() };
+        let lanes = Lanes { context, cores, receivers: receivers.as_ref(), responds: false };
         let memory = Memory { source, target, layout, work: *work, seed: plan.seed, lanes };
         peer.send(&Message::Ready)?;
         let before = cpu_time();
@@ -330,11 +327,17 @@ impl<'a> Server<'a> {
             followed.map_err(|error| self.peer.blame(error))?;
             before
         };
-        let (operations, measured) = self.done()?;
+        let (operations, measured) = if operation.is_fetch() {
+            let Connected { side: Side { context, .. }, cores, sampler, .. } = &mut self.connected;
+            let lanes = Lanes { context, cores, receivers: None, responds: true };
+            done(lanes.receive(&mut self.peer, sampler)?, &self.peer)?
+        } else {
+            self.done()?
+        };
         let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
         let verified = if operation.is_fetch() {
             let Connected { side: Side { source, target, work, context, .. }, cores, .. } = &self.connected;
-            let lanes = Lanes { context, cores, receivers: None };
+            let lanes = Lanes { context, cores, receivers: None, responds: false };
             let memory = Memory { source, target, layout, work: *work, seed: game.seed, lanes };
             memory.compare(&mut self.peer, &operations)?
         } else {
@@ -342,6 +345,14 @@ impl<'a> Server<'a> {
             true
         };
         Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified, cpu_s })
+    }
+}
+
+/// What the client says at the end of a size.
+fn done(message: Message, peer: &Peer) -> Result<(Vec<u64>, u64)> {
+    match message {
+        Message::Done { writes, measured } => Ok((writes, measured)),
+        other => Err(peer.unexpected(&other, "done")),
     }
 }
 

@@ -1,17 +1,22 @@
 //! `spindrift loopback`: two endpoints in one process use each other's memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::thread;
-use std::time::{Duration, Instant};
+mod helper;
+mod latency;
 
-use anyhow::{Error, Result, anyhow, bail};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift::memory::Region;
-use spindrift::verbs::{Context, Mr};
+use spindrift::verbs::Mr;
 use spindrift_exchange::RemoteMr;
 
+use self::helper::{Helper, PAUSED, RUNNING, StopOnDrop};
+use self::latency::play;
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port, check_work};
 use crate::bench::counters;
@@ -22,8 +27,8 @@ use crate::bench::loopback_pump::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::operation::{Operation, Work};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
-use crate::bench::pingpong::{Game, Led, Player};
-use crate::bench::receiver::{ARRIVAL_LIMIT, Comparison, Receivers};
+use crate::bench::pingpong::Game;
+use crate::bench::receiver::{Comparison, Receivers};
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_lines,
@@ -73,10 +78,6 @@ const SAMPLE_BYTES: usize = 256;
 /// Runs of the baseline before and after each measurement.
 const BASELINE_RUNS: [usize; 2] = [2, 3];
 const LATENCY_ROUNDS: u64 = 10_000;
-
-const RUNNING: u8 = 0;
-const PAUSED: u8 = 1;
-const STOPPED: u8 = 2;
 
 impl LoopbackArgs {
     pub(crate) fn verbosity(&self) -> Verbosity {
@@ -384,197 +385,6 @@ fn summary_json(summary: Option<&BandwidthRow>) -> impl Iterator<Item = (String,
     .map(|(name, value)| (name.to_owned(), value))
 }
 
-/// The other side of a latency run.
-enum Follower<'a> {
-    Player(Player<'a>),
-    /// The transport alone.
-    Responder(&'a Context),
-}
-
-/// One size of ping-pong.
-fn play(
-    writer: &mut Side,
-    target: &mut Side,
-    game: Game,
-    cores: &[Cores; 2],
-    stop: &Stop,
-) -> Result<LatencyRow> {
-    let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.in_use.mtu);
-    let [leading, following] = cores;
-    let idle = leading.idle();
-    let Game { layout, seed, .. } = &game;
-    let operation = writer.work.operation;
-    match operation {
-        Operation::Read => {
-            [&*writer, &*target]
-                .into_iter()
-                .try_for_each(|side| layout.fill(side.source.region(), *seed, &mut || stop.check()))?;
-        }
-        _ if operation.is_atomic() => {
-            layout.clear(target.target.region(), &mut || stop.check())?;
-            counters::set(target.target.region(), layout, *seed)?;
-        }
-        _ => {}
-    }
-    let far = target.target.region().clone();
-    let mut leader = Player::new(writer, game, to_target, mtu, idle)?;
-    let mut follower = if operation.is_fetch() {
-        Follower::Responder(&target.context)
-    } else {
-        Follower::Player(Player::new(target, game, to_writer, mtu, idle)?)
-    };
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let follow = scope.spawn(|| {
-            following.pin(0);
-            let mut idle = idle;
-            let mut go_on =
-                |_| if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
-            let longest_pause = match &mut follower {
-                Follower::Player(player) => player.follow(&mut go_on)?,
-                Follower::Responder(_) => Duration::ZERO,
-            };
-            // The leader needs acknowledgements and responses until it has ended too.
-            while !over.load(Ordering::Acquire) {
-                match &mut follower {
-                    Follower::Player(player) => {
-                        player.drain(&mut |_| Ok(()))?;
-                        player.turn();
-                    }
-                    Follower::Responder(context) => idle.after(context.poll()),
-                }
-            }
-            Ok(longest_pause)
-        });
-        leading.pin(0);
-        let mut go_on = |_| stop.check();
-        let led = leader.lead(&mut go_on).and_then(|led| {
-            leader.drain(&mut go_on)?;
-            Ok(led)
-        });
-        over.store(true, Ordering::Release);
-        while !follow.is_finished() {
-            leader.turn();
-        }
-        let followed = follow.join().unwrap_or_else(|_| bail!("the other side's thread panicked"));
-        let led = led?;
-        let longest_pause = led.longest_pause.max(followed?);
-        let led = Led { longest_pause, ..led };
-        if operation.is_atomic() {
-            let all = [game.all()];
-            if counters::check(&far, &game.layout, game.seed, &all, &mut || stop.check())?.is_some() {
-                bail!("the counter does not hold what the {} had to leave there", operation.plural());
-            }
-        }
-        let row = LatencyRow::new(game.layout.size, &led);
-        row.warn_of_pause(&led);
-        Ok(row)
-    })
-}
-
-/// The threads that drive the target's lanes.
-struct Helper<'a> {
-    /// The target's, if the operation takes receives.
-    receivers: Option<RwLock<Receivers<'a>>>,
-    state: AtomicU8,
-    /// Those that pause sleep here.
-    paused: Mutex<()>,
-    change: Condvar,
-    /// Why a lane of the target has failed.
-    error: Mutex<Option<Error>>,
-}
-
-impl<'a> Helper<'a> {
-    fn new(receivers: Option<Receivers<'a>>) -> Self {
-        Self {
-            receivers: receivers.map(RwLock::new),
-            state: AtomicU8::new(RUNNING),
-            paused: Mutex::new(()),
-            change: Condvar::new(),
-            error: Mutex::new(None),
-        }
-    }
-
-    fn serve(&self, context: &Context, lane: usize, cores: &Cores) {
-        cores.pin(lane);
-        let mut idle = cores.idle();
-        loop {
-            match self.state.load(Ordering::Relaxed) {
-                STOPPED => return,
-                // The pump and the baseline have the machine to themselves.
-                PAUSED => self.sleep(),
-                _ => {
-                    let work = context.poll_lane(lane);
-                    let received = self.receivers().map_or(Ok(0), |receivers| receivers.turn(lane));
-                    let received = received.unwrap_or_else(|error| {
-                        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                        0
-                    });
-                    idle.after(work + received);
-                }
-            }
-        }
-    }
-
-    fn receivers(&self) -> Option<RwLockReadGuard<'_, Receivers<'a>>> {
-        let receivers = self.receivers.as_ref()?;
-        Some(receivers.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Posts receives for a size.
-    fn start(&self, layout: &Layout, comparison: Option<Comparison>) -> Result<()> {
-        let Some(receivers) = &self.receivers else { return Ok(()) };
-        receivers.write().unwrap_or_else(PoisonError::into_inner).start(layout, comparison)
-    }
-
-    /// The error of a lane, if one has failed.
-    fn check(&self) -> Result<()> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
-    }
-
-    /// Waits until the target has taken the completions of so many messages of each queue pair.
-    fn wait_for(&self, messages: &[u64], stop: &Stop) -> Result<()> {
-        let Some(receivers) = self.receivers() else { return Ok(()) };
-        let deadline = Instant::now() + ARRIVAL_LIMIT;
-        loop {
-            let arrived = receivers.arrived();
-            if arrived == messages {
-                return Ok(());
-            }
-            self.check()?;
-            stop.check()?;
-            if Instant::now() > deadline {
-                bail!(
-                    "messages of the queue pairs that the target received: {arrived:?}, that were sent: {messages:?}"
-                );
-            }
-            thread::yield_now();
-        }
-    }
-
-    fn sleep(&self) {
-        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = |(): &mut ()| self.state.load(Ordering::Relaxed) == PAUSED;
-        drop(self.change.wait_while(paused, still));
-    }
-
-    fn set(&self, state: u8) {
-        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.store(state, Ordering::Relaxed);
-        drop(paused);
-        self.change.notify_all();
-    }
-}
-
-/// Ends the helper however the scope is left.
-struct StopOnDrop<'a, 'b>(&'a Helper<'b>);
-
-impl Drop for StopOnDrop<'_, '_> {
-    fn drop(&mut self) {
-        self.0.set(STOPPED);
-    }
-}
-
 /// One size.
 struct Measure<'a, 'b> {
     settings: &'a Settings,
@@ -639,19 +449,23 @@ impl Measure<'_, '_> {
         Ok(mismatch.is_none())
     }
 
+    /// Which messages are compared while the run goes on.
+    fn comparison(&self, pattern: &Arc<Vec<u8>>, target: &Arc<Region>) -> Comparison {
+        let every = self.settings.verify == Verify::Every;
+        let (one_in, most) = if every { (1, usize::MAX) } else { (SAMPLE_EVERY, SAMPLE_BYTES) };
+        Comparison { pattern: Arc::clone(pattern), target: Arc::clone(target), one_in, most }
+    }
+
     fn row(&mut self) -> Result<BandwidthRow> {
         let Self { settings, layout, cores, .. } = *self;
         let (work, seed) = (settings.work, settings.seed.unwrap_or_default());
         let pattern = Arc::new(layout.pattern(seed));
         let region = self.prepare(&pattern)?;
-        let every = settings.verify == Verify::Every;
-        let (one_in, most) = if every { (1, usize::MAX) } else { (SAMPLE_EVERY, SAMPLE_BYTES) };
-        let by_target = work.shares_buffers().then(|| {
-            let (pattern, target) = (Arc::clone(&pattern), Arc::clone(&region));
-            Comparison { pattern, target, one_in, most }
-        });
-        let by_writer = by_target.is_none();
-        self.helper.start(layout, by_target)?;
+        let comparison = self.comparison(&pattern, &region);
+        let (one_in, most) = (comparison.one_in, comparison.most);
+        // Of shared buffers, only the target knows which of them a message is in.
+        let by_target = work.shares_buffers();
+        self.helper.start(layout, by_target.then_some(comparison))?;
         let mut beside = if self.yardstick { Some(Beside::start(self, &pattern)?) } else { None };
         self.helper.set(RUNNING);
 
@@ -661,7 +475,7 @@ impl Measure<'_, '_> {
         let mut writer = Writer::new(self.writer, *layout, self.remote, wanted, seed, writers)?;
         let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
         let sample = |qp: usize, write: u64| {
-            if by_writer && write.is_multiple_of(one_in) {
+            if !by_target && write.is_multiple_of(one_in) {
                 sampled.fetch_add(1, Ordering::Relaxed);
                 let is_right = if work.operation.is_atomic() {
                     counters::is_result(&region, layout, seed, qp, write)?
@@ -708,7 +522,7 @@ impl Measure<'_, '_> {
         let beside = beside.map(Beside::end).transpose()?;
         let verified = self.compare(&region, &pattern, &writes)? && wrong == 0;
         let all = writes.iter().sum();
-        let compared = if every { all } else { layout.last_writes(&writes) };
+        let compared = if settings.verify == Verify::Every { all } else { layout.last_writes(&writes) };
         let mut row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         row.sampled = Some(sampled);
