@@ -70,8 +70,8 @@ fn every_operation_has_a_latency() {
 
 #[test]
 fn sweeps_leave_no_receive_behind() {
-    for more in ["-q 1", "-q 2 --srq"] {
-        let args = ["--operation", "send", "-t", "4", "-n", "6"];
+    for more in ["-t 4", "-q 3", "-q 2 --srq -t 4", "-q 3 --srq --lanes 2"] {
+        let args = ["--operation", "send", "-n", "6"];
         let object = json(&args.into_iter().chain(more.split(' ')).collect::<Vec<_>>());
         let rows = object["rows"].as_array().unwrap();
         assert!(rows.len() == 23 && object["verified"] == true, "{object}");

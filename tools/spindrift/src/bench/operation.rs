@@ -197,6 +197,12 @@ impl Work {
         Self { operation, outs: Self::OUTS, srq: false }
     }
 
+    /// What is run, in the first line of the output.
+    pub(crate) fn words(self) -> String {
+        let queue = if self.srq { " to a shared receive queue" } else { "" };
+        format!("{}{queue}", self.operation.plural())
+    }
+
     /// Whether messages go to buffers in the order in which they arrive on all queue pairs together.
     pub(crate) const fn shares_buffers(self) -> bool {
         self.srq && self.operation.fills_receive()

@@ -193,7 +193,8 @@ impl<'a> Receivers<'a> {
         Ok(())
     }
 
-    /// From here on, what is consumed is not replaced. Returns how many messages of each queue pair consume the rest.
+    /// From here on, what is consumed is not replaced. All that has been consumed must have been. Returns how many messages of each
+    /// queue pair consume the rest.
     pub(crate) fn close(&self) -> u64 {
         self.closed.store(true, Ordering::Relaxed);
         if self.srq.is_some() { self.layout.slots } else { self.work.receives(self.layout.slots).into() }

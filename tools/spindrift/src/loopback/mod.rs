@@ -179,7 +179,7 @@ impl Pair {
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
         if !self.settings.json {
-            print_line(&self.header(&format!("bandwidth of {}", self.settings.work.operation.plural())));
+            print_line(&self.header(&format!("bandwidth of {}", self.settings.work.words())));
             let columns = if self.yardstick { Columns::Cores } else { Columns::Usual };
             print_line(&BandwidthRow::head(columns));
         }
@@ -508,7 +508,8 @@ impl Measure<'_, '_> {
             measured = writer.run(settings.amount, &mut watch, &sample)?;
         }
         if let (Some(receivers), false) = (helper.receivers(), self.is_last) {
-            // The next size has other buffers.
+            // The next size has other buffers. What has been consumed so far is replaced first.
+            helper.wait_for(&writer.writes(), stop)?;
             writer.consume(receivers.close(), &mut watch, &sample)?;
         }
         helper.wait_for(&writer.writes(), stop)?;

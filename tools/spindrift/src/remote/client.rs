@@ -175,9 +175,10 @@ impl<'a> Client<'a> {
         let (settings, kind) = (&self.session.settings, self.session.kind);
         if !settings.json {
             print_line(&format!(
-                "spindrift {} to {}: {}",
+                "spindrift {} to {}: {}, {}",
                 kind.name(),
                 self.peer.address(),
+                settings.work.words(),
                 settings_lines(settings, &self.connected.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
@@ -329,7 +330,7 @@ impl<'a> Client<'a> {
             slice(&mut watch)?;
         }
         if operation.takes_receive() && !is_last {
-            let of_each = watch.close(&layout)?;
+            let of_each = watch.close(&layout, writer.writes())?;
             writer.consume(of_each, &mut watch, &check).map_err(|error| watch.peer.blame(error))?;
         }
         let writes = writer.writes();
@@ -458,8 +459,8 @@ struct RemoteWatch<'a> {
 
 impl RemoteWatch<'_> {
     /// Has the server post no more receives. Returns how many messages of each queue pair consume those that it has.
-    fn close(&mut self, layout: &Layout) -> Result<u64> {
-        self.peer.send(&Message::Close)?;
+    fn close(&mut self, layout: &Layout, writes: Vec<u64>) -> Result<u64> {
+        self.peer.send(&Message::Close { writes })?;
         match self.peer.receive()? {
             Message::Closed { of_each } if of_each <= RECEIVES_MAX.max(layout.slots) => Ok(of_each),
             other => Err(self.peer.unexpected(&other, "closed")),

@@ -259,8 +259,8 @@ pub(super) enum Message {
     Compare { writes: Vec<u64> },
     /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
     Done { writes: Vec<u64>, measured: u64 },
-    /// Client: no more is measured of this size.
-    Close,
+    /// Client: no more is measured of this size. So many messages on each queue pair are complete.
+    Close { writes: Vec<u64> },
     /// Server: so many messages of each queue pair consume the receives that are still posted.
     Closed { of_each: u64 },
     /// Server: what memory holds.
@@ -288,7 +288,7 @@ impl Message {
             Self::Pumped { .. } => "pumped",
             Self::Compare { .. } => "compare",
             Self::Done { .. } => "done",
-            Self::Close => "close",
+            Self::Close { .. } => "close",
             Self::Closed { .. } => "closed",
             Self::Verdict { .. } => "verdict",
             Self::Finish => "finish",

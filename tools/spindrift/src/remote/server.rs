@@ -142,9 +142,10 @@ impl<'a> Server<'a> {
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
             print_line(&format!(
-                "spindrift {} from {}: {}",
+                "spindrift {} from {}: {}, {}",
                 session.kind.name(),
                 peer.address(),
+                settings.work.words(),
                 settings_lines(&settings, &connected.side.in_use)
             ));
             print_line(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
@@ -288,8 +289,8 @@ impl<'a> Server<'a> {
                     receive_slice(peer, (local, interface.clone()), payload_bytes)?;
                     continue;
                 }
-                Message::Close if receivers.is_some() => {
-                    let of_each = receivers.as_ref().map(Receivers::close).unwrap_or_default();
+                Message::Close { writes } if receivers.is_some() => {
+                    let of_each = memory.close(peer, &writes)?;
                     peer.send(&Message::Closed { of_each })?;
                     continue;
                 }
@@ -392,6 +393,14 @@ impl Memory<'_> {
         let verified = mismatch.is_none() && whole;
         peer.send(&Message::Verdict { verified, reason })?;
         Ok(verified)
+    }
+
+    /// Ends the replacement of receives once those of all these messages have been replaced. Returns how many messages of each queue
+    /// pair consume the rest.
+    fn close(&self, peer: &mut Peer, messages: &[u64]) -> Result<u64> {
+        let Some(receivers) = self.lanes.receivers else { return Ok(0) };
+        self.wait_for(receivers, peer, messages)?;
+        Ok(receivers.close())
     }
 
     /// Takes the completions of receives until so many messages of each queue pair have arrived. For the client they have.

@@ -76,6 +76,7 @@ fn the_latency_of_every_operation_is_measured_while_packets_are_lost() {
 fn sweeps_over_all_sizes() {
     for (command, options) in [
         ("send-bw", &["-t", "4", "-q", "2"] as &[&str]),
+        ("send-bw", &["-q", "3", "-m", "512"]),
         ("send-bw", &["-t", "4", "-q", "2", "--srq"]),
         ("write-bw", &["-t", "4", "--imm"]),
         ("read-bw", &["-t", "4"]),
