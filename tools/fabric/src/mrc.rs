@@ -245,6 +245,8 @@ impl MrcHost {
                 self.receive_one_more(flow);
                 self.events.push_back(FlowEvent::Received { flow, tag: wc.imm.unwrap_or_default() });
             }
+            // Flows are writes.
+            _ => {}
         }
     }
 }
