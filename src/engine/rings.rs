@@ -112,11 +112,11 @@ pub(crate) type Condition = (QpState, Option<FailReason>);
 pub(crate) struct QpSubmit {
     sends: SegmentedProducer<PostedSend>,
     /// The elements of requests that have several, up to the maximum; none if requests have one.
-    elements: Option<Producer<Sge>>,
+    elements: Option<Box<Producer<Sge>>>,
     max_sge: u32,
     recvs: SegmentedProducer<RingRecv>,
     /// The same for receive requests.
-    recv_elements: Option<Producer<Sge>>,
+    recv_elements: Option<Box<Producer<Sge>>>,
     max_recv_sge: u32,
     max_sends: u32,
     max_recvs: u32,
@@ -182,12 +182,12 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
 
 impl Elements {
     /// A ring for the elements of all outstanding requests, if requests have several.
-    fn rings(requests: u32, each: u32) -> (Option<Producer<Sge>>, Option<Box<Self>>) {
+    fn rings(requests: u32, each: u32) -> (Option<Box<Producer<Sge>>>, Option<Box<Self>>) {
         if each <= 1 || requests == 0 {
             return (None, None);
         }
         let (end, ring) = RingBuffer::new(requests as usize * each as usize);
-        (Some(end), Some(Box::new(Self { ring, taken: Vec::with_capacity(each as usize) })))
+        (Some(Box::new(end)), Some(Box::new(Self { ring, taken: Vec::with_capacity(each as usize) })))
     }
 
     #[cold]
@@ -256,7 +256,7 @@ impl QpSubmit {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
-        let elements = push_elements(self.elements.as_mut(), elements)?;
+        let elements = push_elements(self.elements.as_deref_mut(), elements)?;
         self.push(PostedSend { wr, elements })
     }
 
@@ -288,7 +288,7 @@ impl QpSubmit {
         if self.recvs_outstanding() >= self.max_recvs() {
             return Err(Full);
         }
-        let elements = push_elements(self.recv_elements.as_mut(), wr.elements())?;
+        let elements = push_elements(self.recv_elements.as_deref_mut(), wr.elements())?;
         self.push_ring_recv(RingRecv { wr: RecvWr::empty(wr.wr_id), elements });
         Ok(())
     }

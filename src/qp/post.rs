@@ -183,7 +183,9 @@ impl Qp {
             match self.pin_to_fill(memory, element) {
                 Ok(range) => ranges.push(range),
                 Err(error) => {
-                    ranges.iter().for_each(|range| memory.unpin(range.slot));
+                    for range in ranges {
+                        memory.unpin(range.slot);
+                    }
                     return Err(error);
                 }
             }

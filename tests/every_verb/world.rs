@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use spindrift::endpoint::{CqId, EndpointConfig, Event, PostError, QpCap, QpInit};
-use spindrift::memory::{Access, MrKey, Region};
+use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
 use spindrift::wire::{Msn, Psn};
@@ -76,7 +76,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(net: &mut Net, node: usize, pd: spindrift::memory::PdId, len: usize, access: Access) -> Self {
+    fn new(net: &mut Net, node: usize, pd: PdId, len: usize, access: Access) -> Self {
         let region = Region::alloc_at(len, IOVA).unwrap();
         let key = net.endpoint(node).register(pd, Arc::clone(&region), access).unwrap();
         Self { region, key }
@@ -156,10 +156,6 @@ struct Flow {
     scatter: bool,
 }
 
-fn pattern(rng: &mut Rng, len: usize) -> Vec<u8> {
-    rng.bytes(len)
-}
-
 fn some_len(rng: &mut Rng) -> usize {
     match rng.below(6) {
         0 => 0,
@@ -170,7 +166,8 @@ fn some_len(rng: &mut Rng) -> usize {
 }
 
 /// Cuts `len` bytes from `offset` into elements.
-fn elements(rng: &mut Rng, memory: &Memory, offset: usize, len: usize, most: u64) -> Vec<Sge> {
+fn elements(rng: &mut Rng, memory: &Memory, offset: usize, len: usize) -> Vec<Sge> {
+    let most = if rng.chance(3_000) { 5 } else { 1 };
     let mut parts = Vec::new();
     let (mut at, count) = (0, 1 + rng.below(most));
     for n in 0..count {
@@ -182,94 +179,156 @@ fn elements(rng: &mut Rng, memory: &Memory, offset: usize, len: usize, most: u64
 }
 
 /// Draws the requests of one direction, and what the model says about them.
-fn plan(
-    rng: &mut Rng,
-    ours: &Memories,
-    theirs: &Memories,
-    counters: &mut [u64; 4],
-    atomics_of: usize,
-) -> Vec<Planned> {
-    let mut planned: Vec<Planned> = Vec::new();
-    for n in 0..REQUESTS {
-        let len = some_len(rng);
-        let offset = n * SLOT;
-        let payload = pattern(rng, len);
-        let fence = rng.chance(2_000);
+struct Planner<'a> {
+    rng: &'a mut Rng,
+    ours: &'a Memories,
+    theirs: &'a Memories,
+    /// The values of the target's counters after what was drawn.
+    counters: [u64; 4],
+    planned: Vec<Planned>,
+}
+
+impl Planner<'_> {
+    fn draw(mut self) -> (Vec<Planned>, [u64; 4]) {
+        for n in 0..REQUESTS {
+            let next = self.request(n);
+            self.planned.push(next);
+        }
+        (self.planned, self.counters)
+    }
+
+    fn request(&mut self, n: usize) -> Planned {
+        let (len, offset) = (some_len(self.rng), n * SLOT);
         let base = SendWr {
             wr_id: n as u64,
             op: SendOp::Write,
             local: Sge::EMPTY,
-            remote: RemoteAddr::default(),
+            remote: self.theirs.cells.remote(offset),
             signaled: true,
-            fence,
+            fence: self.rng.chance(2_000),
         };
-        let from = |payload: &[u8]| ours.source.region.write_at(offset, payload).unwrap();
-        let many = if rng.chance(3_000) { 5 } else { 1 };
-        let imm = rng.bits() as u32;
-        let next = match rng.below(9) {
-            0 | 1 => {
-                from(&payload);
-                let op = if rng.chance(4_000) { SendOp::WriteWithImm(imm) } else { SendOp::Write };
-                let expect = if op == SendOp::Write { Expect::Write } else { Expect::Message };
-                let local = elements(rng, &ours.source, offset, len, many);
-                Planned {
-                    wr: SendWr { op, remote: theirs.cells.remote(offset), ..base },
-                    local,
-                    payload,
-                    expect,
-                }
-            }
-            2 | 3 => {
-                from(&payload);
-                let op = if rng.chance(4_000) { SendOp::SendWithImm(imm) } else { SendOp::Send };
-                let local = elements(rng, &ours.source, offset, len, many);
-                Planned { wr: SendWr { op, ..base }, local, payload, expect: Expect::Message }
-            }
+        let writes: Vec<usize> =
+            (0..self.planned.len()).filter(|&at| self.planned[at].wr.op == SendOp::Write).collect();
+        match self.rng.below(9) {
+            0 | 1 => self.message(base, len, true),
+            2 | 3 => self.message(base, len, false),
             // What an earlier write put there.
-            4 if planned.iter().any(|before| matches!(before.wr.op, SendOp::Write)) => {
-                let writes: Vec<_> = planned.iter().filter(|before| before.wr.op == SendOp::Write).collect();
-                let seen = writes[rng.below(writes.len() as u64) as usize];
+            4 if !writes.is_empty() => {
+                let seen = &self.planned[self.rng.pick(&writes)];
                 let (bytes, remote) = (seen.payload.clone(), seen.wr.remote);
-                let local = elements(rng, &ours.landing, offset, bytes.len(), many);
-                let wr = SendWr { op: SendOp::Read, remote, ..base };
-                Planned { wr, local, payload: Vec::new(), expect: Expect::Bytes(bytes) }
+                self.fetch(SendWr { op: SendOp::Read, remote, ..base }, bytes.len(), Expect::Bytes(bytes))
             }
-            4 | 5 | 6 => {
-                let at = rng.below((REQUESTS * SLOT - len) as u64 + 1) as usize;
-                let wr = SendWr { op: SendOp::Read, remote: theirs.library.remote(at), ..base };
-                let local = elements(rng, &ours.landing, offset, len, many);
-                Planned {
-                    wr,
-                    local,
-                    payload: Vec::new(),
-                    expect: Expect::Bytes(theirs.library.bytes(at, len)),
-                }
+            4..=6 => {
+                let at = self.rng.below((REQUESTS * SLOT - len) as u64 + 1) as usize;
+                let (remote, bytes) = (self.theirs.library.remote(at), self.theirs.library.bytes(at, len));
+                self.fetch(SendWr { op: SendOp::Read, remote, ..base }, len, Expect::Bytes(bytes))
             }
-            _ => {
-                let counter = atomics_of * 4 + rng.below(4) as usize;
-                let held = &mut counters[counter % 4];
-                let found = *held;
-                let op = match rng.below(3) {
-                    0 => {
-                        let add = rng.bits();
-                        *held = held.wrapping_add(add);
-                        SendOp::FetchAdd(add)
-                    }
-                    1 => {
-                        let swap = rng.bits();
-                        *held = swap;
-                        SendOp::CompareSwap { compare: found, swap }
-                    }
-                    _ => SendOp::CompareSwap { compare: found.wrapping_add(1), swap: rng.bits() },
-                };
-                let wr = SendWr { op, remote: theirs.counters.remote(8 * counter), ..base };
-                let local = elements(rng, &ours.landing, offset, 8, many);
-                Planned { wr, local, payload: Vec::new(), expect: Expect::Value(found) }
-            }
-        };
-        planned.push(next);
+            _ => self.atomic(base),
+        }
     }
-    planned
+
+    fn message(&mut self, base: SendWr, len: usize, is_write: bool) -> Planned {
+        let payload = self.rng.bytes(len);
+        let offset = base.wr_id as usize * SLOT;
+        self.ours.source.region.write_at(offset, &payload).unwrap();
+        let (imm, has_imm) = (self.rng.bits() as u32, self.rng.chance(4_000));
+        let op = match (is_write, has_imm) {
+            (true, false) => SendOp::Write,
+            (true, true) => SendOp::WriteWithImm(imm),
+            (false, false) => SendOp::Send,
+            (false, true) => SendOp::SendWithImm(imm),
+        };
+        let expect = if op == SendOp::Write { Expect::Write } else { Expect::Message };
+        let local = elements(self.rng, &self.ours.source, offset, len);
+        Planned { wr: SendWr { op, ..base }, local, payload, expect }
+    }
+
+    fn fetch(&mut self, wr: SendWr, len: usize, expect: Expect) -> Planned {
+        let local = elements(self.rng, &self.ours.landing, wr.wr_id as usize * SLOT, len);
+        Planned { wr, local, payload: Vec::new(), expect }
+    }
+
+    fn atomic(&mut self, base: SendWr) -> Planned {
+        let at = self.rng.below(4) as usize;
+        let (found, value) = (self.counters[at], self.rng.bits());
+        let (op, left) = match self.rng.below(3) {
+            0 => (SendOp::FetchAdd(value), found.wrapping_add(value)),
+            1 => (SendOp::CompareSwap { compare: found, swap: value }, value),
+            _ => (SendOp::CompareSwap { compare: found.wrapping_add(1), swap: value }, found),
+        };
+        self.counters[at] = left;
+        let wr = SendWr { op, remote: self.theirs.counters.remote(8 * at), ..base };
+        self.fetch(wr, 8, Expect::Value(found))
+    }
+}
+
+impl Memories {
+    fn new(rng: &mut Rng, net: &mut Net, node: usize, pd: PdId) -> Self {
+        let len = REQUESTS * SLOT * 2;
+        let mut memory = |access| Memory::new(net, node, pd, len, access);
+        let all = Self {
+            source: memory(Access::LOCAL_READ),
+            library: memory(Access::REMOTE_READ),
+            cells: memory(Access::REMOTE_WRITE | Access::REMOTE_READ),
+            counters: memory(Access::REMOTE_ATOMIC),
+            landing: memory(Access::LOCAL_WRITE),
+            buffers: memory(Access::LOCAL_WRITE),
+        };
+        all.library.region.write_at(0, &rng.bytes(len)).unwrap();
+        for filled in [&all.landing, &all.buffers, &all.cells] {
+            filled.region.fill(0, len, FILL).unwrap();
+        }
+        all
+    }
+}
+
+impl Flow {
+    fn new(rng: &mut Rng, from: End, to: End, planned: Vec<Planned>) -> Self {
+        let takers = planned.iter().filter(|one| one.wr.op.takes_receive());
+        let inbound: VecDeque<_> = takers
+            .map(|one| {
+                let opcode = match one.wr.op {
+                    SendOp::WriteWithImm(_) => WcOpcode::RecvRdmaWithImm,
+                    _ => WcOpcode::Recv,
+                };
+                (opcode, one.wr.op.imm(), one.payload.clone())
+            })
+            .collect();
+        let receives = inbound.len();
+        let early = if rng.chance(5_000) { receives } else { rng.below(receives as u64 + 1) as usize };
+        Self {
+            from,
+            to,
+            planned,
+            posted: 0,
+            completed: 0,
+            inbound,
+            receives_posted: 0,
+            receives,
+            received: 0,
+            early,
+            scatter: rng.chance(4_000),
+        }
+    }
+}
+
+fn links(rng: &mut Rng, planes: u8) -> Vec<Link> {
+    let faulty = rng.chance(8_000);
+    let mut rate = |most: u64| if faulty { rng.below(most) as u32 } else { 0 };
+    (0..planes)
+        .map(|_| Link {
+            delay_ns: 1_000 + u64::from(rate(20_000)),
+            spread_ns: rate(5_000).into(),
+            jitter_ns: rate(3_000).into(),
+            loss: rate(1_000),
+            duplicate: rate(500),
+            corrupt: rate(200),
+            ecn: rate(500),
+            stray: rate(500),
+            stray_ns: 200_000,
+            ..Link::default()
+        })
+        .collect()
 }
 
 struct World {
@@ -300,26 +359,10 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5eed_0fe7);
         let planes = 1 + rng.below(3) as u8;
-        let faulty = rng.chance(8_000);
-        let rate = |rng: &mut Rng, most: u64| if faulty { rng.below(most) as u32 } else { 0 };
-        let links = (0..planes)
-            .map(|_| Link {
-                delay_ns: 1_000 + rng.below(20_000),
-                spread_ns: rng.below(5_000),
-                jitter_ns: rng.below(3_000),
-                loss: rate(&mut rng, 1_000),
-                duplicate: rate(&mut rng, 500),
-                corrupt: rate(&mut rng, 200),
-                ecn: rate(&mut rng, 500),
-                stray: rate(&mut rng, 500),
-                stray_ns: 200_000,
-                ..Link::default()
-            })
-            .collect();
-        let mut net = Net::new(seed, links);
+        let mut net = Net::new(seed, links(&mut rng, planes));
         net.heal_at = Time(20_000_000);
         net.max_steps = 4_000_000;
-        let mut pds = Vec::new();
+        let mut ends = Vec::new();
         let mut memories = Vec::new();
         for node in 0..2 {
             net.add(EndpointConfig {
@@ -327,78 +370,40 @@ impl World {
                 ..EndpointConfig::new(ports(true, node, planes, 4300))
             });
             let pd = net.endpoint(node).alloc_pd();
-            let len = REQUESTS * SLOT * 2;
-            let mut memory = |access| Memory::new(&mut net, node, pd, len, access);
-            let all = Memories {
-                source: memory(Access::LOCAL_READ),
-                library: memory(Access::REMOTE_READ),
-                cells: memory(Access::REMOTE_WRITE | Access::REMOTE_READ),
-                counters: memory(Access::REMOTE_ATOMIC),
-                landing: memory(Access::LOCAL_WRITE),
-                buffers: memory(Access::LOCAL_WRITE),
+            memories.push(Memories::new(&mut rng, &mut net, node, pd));
+            let init = QpInit {
+                cap: QpCap {
+                    max_send_wr: rng.pick(&[2, 8, 64]),
+                    max_recv_wr: 2 * REQUESTS as u32,
+                    max_send_sge: 5,
+                    max_recv_sge: 5,
+                },
+                psn: Some(Psn::new(rng.pick(&[0, 0xff_ffe0, 0x7f_fff0]))),
+                msn: Msn::new(if seed.is_multiple_of(2) { 0 } else { 0xfff0 }),
+                max_wimm_dest: rng.pick(&[1, 3, 128]),
+                max_dest_rd_atomic: rng.pick(&[1, 2, 16]),
+                max_mtu: [256, 512, 1024][seed as usize % 3],
+                path: PathConfig { active: 8, backup: 4, min_active: 2, ..PathConfig::new(planes) },
+                ..QpInit::new(pd, CqId(0), CqId(1))
             };
-            all.library.region.write_at(0, &rng.bytes(len)).unwrap();
-            for filled in [&all.landing, &all.buffers, &all.cells] {
-                filled.region.fill(0, len, FILL).unwrap();
-            }
-            pds.push(pd);
-            memories.push(all);
+            ends.push(pair::create(&mut net, node, init));
         }
-        let mut init = |node: usize| QpInit {
-            cap: QpCap {
-                max_send_wr: [2, 8, 64][rng.below(3) as usize],
-                max_recv_wr: 2 * REQUESTS as u32,
-                max_send_sge: 5,
-                max_recv_sge: 5,
-            },
-            psn: Some(Psn::new([0, 0xff_ffe0, 0x7f_fff0][rng.below(3) as usize])),
-            msn: Msn::new(if seed % 2 == 0 { 0 } else { 0xfff0 }),
-            max_wimm_dest: [1, 3, 128][rng.below(3) as usize],
-            max_dest_rd_atomic: [1, 2, 16][rng.below(3) as usize],
-            max_mtu: [256, 512, 1024][seed as usize % 3],
-            path: PathConfig { active: 8, backup: 4, min_active: 2, ..PathConfig::new(planes) },
-            ..QpInit::new(pds[node], CqId(0), CqId(1))
-        };
-        let inits = [init(0), init(1)];
-        let ends: Vec<_> =
-            inits.into_iter().enumerate().map(|(node, init)| pair::create(&mut net, node, init)).collect();
         pair::connect(&mut net, ends[0], ends[1], Patience::default());
         let memories: [Memories; 2] = memories.try_into().unwrap();
         let mut counters = BTreeMap::new();
         let mut flows = Vec::new();
         for (from, to) in [(0, 1), (1, 0)] {
-            let mut held = [0; 4];
-            let planned = plan(&mut rng, &memories[from], &memories[to], &mut held, 0);
-            for (at, value) in held.into_iter().enumerate() {
-                counters.insert((to, at), value);
-            }
-            let inbound: VecDeque<_> = planned
-                .iter()
-                .filter(|one| one.wr.op.takes_receive())
-                .map(|one| {
-                    let opcode = match one.wr.op {
-                        SendOp::WriteWithImm(_) => WcOpcode::RecvRdmaWithImm,
-                        _ => WcOpcode::Recv,
-                    };
-                    (opcode, one.wr.op.imm(), one.payload.clone())
-                })
-                .collect();
-            let receives = inbound.len();
-            let early = if rng.chance(5_000) { receives } else { rng.below(receives as u64 + 1) as usize };
-            let scatter = rng.chance(4_000);
-            flows.push(Flow {
-                from: ends[from],
-                to: ends[to],
-                planned,
-                posted: 0,
-                completed: 0,
-                inbound,
-                receives_posted: 0,
-                receives,
-                received: 0,
-                early,
-                scatter,
-            });
+            let (ours, theirs) = (&memories[from], &memories[to]);
+            let planner = Planner {
+                rng: &mut rng,
+                ours,
+                theirs,
+                counters: [0; 4],
+                planned: Vec::with_capacity(REQUESTS),
+            };
+            let (planned, held) = planner.draw();
+            counters.extend((0..).zip(held).map(|(at, value)| ((to, at), value)));
+            flows.push(Flow::new(&mut rng, ends[from], ends[to], planned));
         }
         Self { net, memories, flows, counters, reached: Reached::default() }
     }

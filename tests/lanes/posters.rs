@@ -57,7 +57,7 @@ fn a_list_is_posted_up_to_the_first_request_that_is_refused() {
     assert_eq!(left.qp.post_sends(&holed[2..]), refused(0, PostError::Empty));
     assert_eq!(left.qp.sends_outstanding(), 0);
 
-    let recvs = [1, 2, 3, 4].map(|wr_id| RecvWr::empty(wr_id));
+    let recvs = [1, 2, 3, 4].map(RecvWr::empty);
     assert_eq!(right.qp.post_recvs(&recvs), refused(3, PostError::QueueFull { max: 3 }));
     let imms: Vec<_> = (0..3)
         .map(|n| SendWr { op: SendOp::WriteWithImm(n), ..write(&left, &right, n.into(), 300) })
@@ -117,7 +117,7 @@ fn several_threads_post(lane: LaneMode) {
     let [mut left, mut right] = sides;
     connect(&mut left, &mut right);
     let total = THREADS * EACH;
-    let recvs: Vec<_> = (0..total).map(|wr_id| RecvWr::empty(wr_id)).collect();
+    let recvs: Vec<_> = (0..total).map(RecvWr::empty).collect();
     right.qp.post_recvs(&recvs).unwrap();
     let request = |wr_id: u64| {
         let (at, len) = (wr_id * CELL, 8);

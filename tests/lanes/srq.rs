@@ -56,7 +56,7 @@ fn next(of: &mut Many, other: &Many) -> Wc {
 }
 
 fn post(srq: &Srq, ids: core::ops::Range<u64>) {
-    let wrs: Vec<_> = ids.map(|wr_id| RecvWr::empty(wr_id)).collect();
+    let wrs: Vec<_> = ids.map(RecvWr::empty).collect();
     srq.post_recvs(&wrs).unwrap();
 }
 
@@ -215,7 +215,7 @@ fn what_cannot_be_is_refused_by_name() {
             matches!(refused, VerbsError::OutOfRange { name: "max_wr", value, .. } if value == u64::from(max_wr))
         );
     }
-    let recvs = [1, 2, 3].map(|wr_id| RecvWr::empty(wr_id));
+    let recvs = [1, 2, 3].map(RecvWr::empty);
     assert_eq!(srq.post_recvs(&recvs), Err(BadWr { index: 2, error: PostError::QueueFull { max: 2 } }));
     assert_eq!(srq.post_recv(recvs[0]), Err(PostError::QueueFull { max: 2 }));
     assert_eq!(srq.query().outstanding, 2);
