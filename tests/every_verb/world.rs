@@ -352,7 +352,7 @@ impl World {
                 max_recv_sge: 5,
             },
             psn: Some(Psn::new([0, 0xff_ffe0, 0x7f_fff0][rng.below(3) as usize])),
-            msn: Msn::new(if seed % 2 == 0 { 0 } else { 0xfff0 }),
+            msn: Msn::new(if seed >> node & 1 == 0 { 0 } else { 0xfff0 }),
             max_wimm_dest: [1, 3, 128][rng.below(3) as usize],
             max_dest_rd_atomic: [1, 2, 16][rng.below(3) as usize],
             max_mtu: [256, 512, 1024][seed as usize % 3],
