@@ -529,3 +529,29 @@ fn a_limit_of_none_lets_no_request_in() {
     assert!(rest.contains(&nak(NakCode::InvalidRequest, FIRST_PSN)), "{rest:?}");
     assert_eq!(victim.bench.violation(), Some((FIRST_PSN, Violation::TooManyFetches { max: 0 })));
 }
+
+/// A peer that asks for all it may and acknowledges nothing gets one window of responses, and then a few probes in each
+/// timeout.
+#[test]
+fn responses_that_are_not_acknowledged_are_bounded() {
+    let mut victim = Victim::new();
+    let most = 16;
+    for n in 0..most {
+        let head = victim.read(n, 0, LIBRARY_LEN as u32);
+        victim.give_silently(head);
+    }
+    let (now, qpn) = (victim.bench.net.now, victim.bench.qp.qpn);
+    victim.bench.net.pump(VICTIM);
+    let window = victim.bench.net.endpoint(VICTIM).qp_status(qpn).unwrap().cwnd_bytes;
+    let sent =
+        |victim: &mut Victim| victim.sent().0.iter().map(|response| response.bytes.len() as u64).sum::<u64>();
+    let first = sent(&mut victim);
+    assert!(first > 0 && first <= window, "{first} bytes of a window of {window}");
+    let timeouts = 200;
+    victim.bench.net.run_for(timeouts * (1024 << Patience::default().timeout));
+    let later = sent(&mut victim);
+    assert!(later <= 4 * timeouts * u64::from(MTU), "{later} bytes in {timeouts} timeouts");
+    assert!(victim.bench.net.now > now && later > 0);
+    assert_eq!(victim.bench.violation(), None);
+    victim.check("not acknowledged");
+}
