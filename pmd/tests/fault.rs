@@ -100,6 +100,40 @@ fn loss_takes_its_share() {
     assert_eq!(net.tx.counters().tx_frames + lost, 10_000);
 }
 
+/// Each name takes the operation codes of its operation, and no others.
+#[test]
+fn a_rule_names_operations() {
+    let codes: Vec<u8> = (0xc0..=0xdf).collect();
+    let frames: Vec<_> = codes.iter().map(|&code| frame(code.into(), code)).collect();
+    let lost = |name: &str| {
+        let mut net = net(&format!("loss=100%,opcode={name}"), 1);
+        let mut arrived = Vec::new();
+        for frame in frames.chunks(8) {
+            send(&mut net.tx, 0, frame);
+            arrived.extend(numbers(&receive(&mut net.rx, 0)));
+        }
+        codes.iter().copied().filter(|&code| !arrived.contains(&code.into())).collect::<Vec<_>>()
+    };
+    for (name, codes) in [
+        ("send", 0xc0..=0xc5),
+        ("write", 0xc6..=0xcb),
+        ("read-request", 0xcc..=0xcc),
+        ("read-response", 0xcd..=0xd0),
+        ("ack", 0xd1..=0xd1),
+        ("atomic-response", 0xd2..=0xd2),
+        ("atomic", 0xd3..=0xd4),
+        ("send-invalidate", 0xd6..=0xd7),
+        ("endpoint-request", 0xd8..=0xd8),
+        ("endpoint-response", 0xd9..=0xd9),
+        ("sack", 0xdc..=0xdc),
+        ("nack", 0xdd..=0xdd),
+        ("probe", 0xde..=0xde),
+    ] {
+        assert_eq!(lost(name), codes.collect::<Vec<u8>>(), "{name}");
+    }
+    assert_eq!(lost("read-request|atomic"), [0xcc, 0xd3, 0xd4]);
+}
+
 #[test]
 fn selectors_pick_plane_ev_opcode_and_time() {
     let all = [frame(0, 0xc7), frame(1, 0xdc), frame(2, 0xdd)];

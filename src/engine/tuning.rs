@@ -71,13 +71,12 @@ pub(super) const CONTROL_SLEEP_NS: u64 = 50_000;
 /// core of its own, and is small beside the rest of a queue pair.
 pub(super) const SEND_SEGMENT: usize = 16;
 
-/// Spare rings of send requests that a lane keeps for all its queue pairs: 256 of them are about 230 KB, and a burst of
+/// Spare rings of send requests that a lane keeps for all its queue pairs: 256 of them are about 400 KB, and a burst of
 /// 4,096 requests.
 pub(super) const SEND_SEGMENT_POOL: usize = 256;
 
-/// The same for receive requests, which are 8 bytes each: beside the 512 that a ring takes by itself, twice as many cost
-/// little.
-pub(super) const RECV_SEGMENT: usize = 32;
+/// The same for receive requests, which are 32 bytes each.
+pub(super) const RECV_SEGMENT: usize = 8;
 
-/// Spare rings of receive requests that a lane keeps: about 200 KB, and 8,192 requests.
-pub(super) const RECV_SEGMENT_POOL: usize = 256;
+/// Spare rings of receive requests that a lane keeps: about 400 KB, and 4,096 requests.
+pub(super) const RECV_SEGMENT_POOL: usize = 512;

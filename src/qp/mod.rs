@@ -236,6 +236,7 @@ impl Qp {
         self.responder.connect(ResponderSetup {
             initial_psn: attr.rq_psn,
             initial_msn: attr.rq_msn,
+            own_msn: self.init.msn,
             window: u32::from(attr.mpr_dest) * 128,
             dynamic: self.dynamic_mpr,
             max_wimm: u32::from(attr.max_wimm_dest),
@@ -354,6 +355,7 @@ fn idle_responder() -> ResponderSetup {
     ResponderSetup {
         initial_psn: Psn::new(0),
         initial_msn: Msn::new(0),
+        own_msn: Msn::new(0),
         window: 0,
         dynamic: false,
         max_wimm: 0,

@@ -251,7 +251,7 @@ impl Qp {
 
     /// Carries out a read or an atomic operation of the peer: queues the response.
     fn carry_out(&mut self, cx: &mut Cx, now: Time, request: &Request) -> Result<(), Violated> {
-        let Request { psn, opcode, number, va, rkey, len, operands } = *request;
+        let Request { opcode, number, va, rkey, len, operands, .. } = *request;
         let pd = self.pd.id();
         let (needed, source) = match opcode {
             Opcode::ReadRequest if len == 0 => {
@@ -273,7 +273,7 @@ impl Qp {
         // It was permitted when it arrived, so the registration has ended since.
         let source = source.map_err(|error| {
             count_refusal(&mut cx.counters, error);
-            self.responder.refuse(psn, Violation::Access { rkey, va, len, needed, error })
+            self.responder.refuse(request, Violation::Access { rkey, va, len, needed, error })
         })?;
         let executed = if needed == Access::REMOTE_READ {
             &mut cx.counters.rx_reads
@@ -288,7 +288,7 @@ impl Qp {
             if let ReplyFrom::Region(pinned) = source {
                 cx.memory.unpin(pinned.slot);
             }
-            return Err(self.responder.refuse(psn, Violation::TooManyFetches { max: most }));
+            return Err(self.responder.refuse(request, Violation::TooManyFetches { max: most }));
         }
         self.complete_sends(cx);
         Ok(())

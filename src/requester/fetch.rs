@@ -132,12 +132,11 @@ impl Requester {
         most: u8,
         env: &mut SendContext<'_>,
     ) -> bool {
-        if self.queue.responses() >= usize::from(most)
-            && let Some(end) = self.queue.oldest_response()
-        {
-            if end > self.next {
+        // Ports may hold the payload of older responses.
+        if let Some(older) = self.queue.responses().checked_sub(most.into()) {
+            let Some(end) = self.queue.end_of_response(older).filter(|&end| end <= self.next) else {
                 return false;
-            }
+            };
             self.on_transport_ack(now, self.psn(end).sub(1), env);
         }
         if !self.busy() {

@@ -100,9 +100,9 @@ impl SendQueue {
         self.responses.len()
     }
 
-    /// The packet after the last one of the oldest response.
-    pub(crate) fn oldest_response(&self) -> Option<u64> {
-        self.responses.front().copied()
+    /// The packet after the last one of the response after the `older` oldest ones.
+    pub(crate) fn end_of_response(&self, older: usize) -> Option<u64> {
+        self.responses.get(older).copied()
     }
 
     pub(crate) fn begin_pieces(&self) -> Pieces {

@@ -258,17 +258,20 @@ impl Responder {
     /// Takes the pending NAK, with the number of messages completed before it.
     pub(crate) fn take_nak(&mut self) -> Option<(Culprit, u32)> {
         let owed = core::mem::take(&mut self.answers.nak_pending);
-        self.culprit().filter(|_| owed).map(|culprit| (culprit, self.answers.completed & 0x00ff_ffff))
+        self.culprit().filter(|_| owed).map(|culprit| (culprit, culprit.before & 0x00ff_ffff))
     }
 
     /// Takes the pending transport ACK: the PSN up to which everything is complete, and the number of completed
-    /// messages.
+    /// messages. A request that is refused in its turn is not complete, nor is anything after it.
     pub(crate) fn take_ack(&mut self) -> Option<(Psn, u32)> {
         if !core::mem::take(&mut self.answers.ack_pending) {
             return None;
         }
         self.answers.acknowledged = self.answers.completed;
-        Some((self.cack(), self.answers.completed & 0x00ff_ffff))
+        let all = (self.cack(), self.answers.completed);
+        let (psn, completed) =
+            self.culprit.as_deref().map_or(all, |culprit| (culprit.psn.sub(1), culprit.before));
+        Some((psn, completed & 0x00ff_ffff))
     }
 
     /// Takes the next pending NACK.

@@ -184,12 +184,13 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    pub(crate) const fn new(initial_msn: Msn) -> Self {
+    /// Messages of the peer are numbered from `initial_msn` on, and own requests from `own_msn` on.
+    pub(crate) const fn new(initial_msn: Msn, own_msn: Msn) -> Self {
         Self {
             next_msn: initial_msn,
             next_rqmsn: initial_msn,
             next_request: initial_msn,
-            next_response: initial_msn,
+            next_response: own_msn,
             open: None,
         }
     }
@@ -292,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_message_is_complete_after_its_last_byte() {
-        let mut assembly = Assembly::new(Msn::new(0xffff));
+        let mut assembly = Assembly::new(Msn::new(0xffff), Msn::new(0));
         assert_eq!(assembly.step::<false>(&packet(Opcode::WriteFirst, 0xffff, 0, 600, 256)), Ok(false));
         assert_eq!(assembly.step::<false>(&packet(Opcode::WriteMiddle, 0xffff, 256, 600, 256)), Ok(false));
         assert_eq!(assembly.step::<false>(&packet(Opcode::WriteLast, 0xffff, 512, 600, 88)), Ok(true));
@@ -310,11 +311,11 @@ mod tests {
             (packet(Opcode::WriteFirst, 0, 256, 600, 256), Flaw::Order),
             (Arrived { rkey: 9, ..packet(Opcode::WriteMiddle, 0, 256, 600, 256) }, Flaw::Order),
         ] {
-            let mut assembly = Assembly::new(Msn::new(0));
+            let mut assembly = Assembly::new(Msn::new(0), Msn::new(0));
             assert_eq!(assembly.step::<false>(&first), Ok(false));
             assert_eq!(assembly.step::<false>(&bad), Err(flaw), "{bad:?}");
         }
-        let mut assembly = Assembly::new(Msn::new(0));
+        let mut assembly = Assembly::new(Msn::new(0), Msn::new(0));
         assert_eq!(assembly.step::<false>(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(Flaw::Order));
     }
 

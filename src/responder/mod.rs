@@ -37,6 +37,8 @@ pub(crate) struct ResponderSetup {
     pub(crate) initial_psn: Psn,
     /// The peer's initial message number.
     pub(crate) initial_msn: Msn,
+    /// The own initial message number, which is that of the first request that a response is for.
+    pub(crate) own_msn: Msn,
     /// The accepted window, in PSNs.
     pub(crate) window: u32,
     /// Whether the window may change. If so, `window` is its initial and its largest size.
@@ -79,6 +81,8 @@ pub(crate) enum Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) psn: Psn,
+    /// Number of messages completed before it.
+    pub(crate) before: u32,
     pub(crate) opcode: Opcode,
     pub(crate) number: Msn,
     pub(crate) va: u64,
@@ -136,7 +140,7 @@ impl Responder {
             stash: SeqRing::default(),
             stashed_takers: 0,
             out_of_order: 0,
-            assembly: Assembly::new(setup.initial_msn),
+            assembly: Assembly::new(setup.initial_msn, setup.own_msn),
             receives,
             answers: AckState::default(),
             refused: None,
@@ -366,7 +370,8 @@ impl Responder {
             return Delivery::Response;
         }
         let operands = self.operands.remove(&seq).unwrap_or_default();
-        Delivery::Request(Request { psn: self.psn(seq), opcode, number, va, rkey, len, operands })
+        let (psn, before) = (self.psn(seq), self.answers.completed);
+        Delivery::Request(Request { psn, before, opcode, number, va, rkey, len, operands })
     }
 
     /// Keeps the operands of packet `seq`, an atomic operation, until it is next in order.
@@ -374,12 +379,12 @@ impl Responder {
         self.operands.insert(seq, operands);
     }
 
-    /// The peer broke a rule with a request that was in order.
+    /// The peer broke a rule with a request that was in order. Packets after it may have been in order too, and one of
+    /// them may break a rule as well: the request is before it.
     #[cold]
-    pub(crate) fn refuse(&mut self, psn: Psn, violation: Violation) -> Violated {
-        if self.culprit.is_none() {
-            self.culprit = Some(Box::new(Culprit { psn, violation }));
-        }
+    pub(crate) fn refuse(&mut self, request: &Request, violation: Violation) -> Violated {
+        let &Request { psn, before, .. } = request;
+        self.culprit = Some(Box::new(Culprit { psn, before, violation }));
         Violated
     }
 
@@ -394,7 +399,8 @@ impl Responder {
 
     #[cold]
     fn violate(&mut self, seq: u64, violation: Violation) -> Violated {
-        self.culprit = Some(Box::new(Culprit { psn: self.psn(seq), violation }));
+        let (psn, before) = (self.psn(seq), self.answers.completed);
+        self.culprit = Some(Box::new(Culprit { psn, before, violation }));
         Violated
     }
 }

@@ -10,6 +10,7 @@ fn responder() -> Responder {
         ResponderSetup {
             initial_psn: Psn::new(0xff_fff0),
             initial_msn: Msn::new(0),
+            own_msn: Msn::new(0),
             window: 1024,
             dynamic: false,
             max_wimm: 4,
@@ -307,7 +308,8 @@ fn immediates_that_wait_are_counted_until_their_turn() {
         assert_eq!(early(&mut r, n, true), Ok(()));
     }
     assert_eq!(early(&mut r, 20, true), Err(Violated));
-    let culprit = Culprit { psn: psn(15), violation: Violation::TooManyImmediates { max_wimm: 4 } };
+    let culprit =
+        Culprit { psn: psn(15), before: 15, violation: Violation::TooManyImmediates { max_wimm: 4 } };
     assert_eq!(r.culprit(), Some(culprit));
     let imm_of = |delivery: &Delivery| match delivery {
         Delivery::Received(received) => received.imm,
@@ -386,10 +388,10 @@ fn acknowledgements_count_completed_messages() {
     for (completed, told) in [(0, 0), (3, 3), (0x00ff_ffff, 0x00ff_ffff), (0x1234_5678, 0x34_5678)] {
         let mut r = responder();
         r.answers.completed = completed;
-        r.violate(5, Violation::NoReceive);
+        let _ = r.violate(0, Violation::NoReceive);
         r.queue_final_ack_and_nak();
         assert_eq!(r.take_ack(), Some((psn(0).sub(1), told)));
-        let culprit = Culprit { psn: psn(5), violation: Violation::NoReceive };
+        let culprit = Culprit { psn: psn(0), before: completed, violation: Violation::NoReceive };
         assert_eq!(r.take_nak(), Some((culprit, told)));
     }
 }

@@ -164,5 +164,7 @@ impl Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Culprit {
     pub(crate) psn: Psn,
+    /// Number of messages completed before it.
+    pub(crate) before: u32,
     pub(crate) violation: Violation,
 }

@@ -181,8 +181,15 @@ mod tests {
         let (initial_psn, initial_msn) = (Psn::new(0), Msn::new(0));
         let window = u32::from(units) * UNIT;
         let sack_threshold = u32::MAX;
-        let setup =
-            ResponderSetup { initial_psn, initial_msn, window, dynamic: true, max_wimm: 0, sack_threshold };
+        let setup = ResponderSetup {
+            initial_psn,
+            initial_msn,
+            own_msn: initial_msn,
+            window,
+            dynamic: true,
+            max_wimm: 0,
+            sack_threshold,
+        };
         Responder::new(Receives::own(0), setup)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Objects and calls have the names they have in `libibverbs`. There are three differences. A context is opened on
 //! ports, one per plane of the network, and not on a device found by name. MRC has only RDMA WRITE and RDMA WRITE with
-//! immediate. An object is never freed while another one uses it.
+//! immediate; the other operations need a peer with the same [extensions](Extensions), such as this crate. An object is
+//! never freed while another one uses it.
 //!
 //! | object | what it is | made by |
 //! |---|---|---|
@@ -14,7 +15,8 @@
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
 //! | [`QpPoster`] | a handle by which several threads post to one queue pair | [`Qp::share`] |
 //! | [`Srq`] | shared receive queue: receives for several queue pairs | [`Context::create_srq`] |
-//! | [`SendWr`], [`GatherWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_gather`], [`Qp::post_recv`] |
+//! | [`SendWr`], [`GatherWr`] | send work requests | [`Qp::post_send`], [`Qp::post_gather`] |
+//! | [`RecvWr`], [`ScatterWr`] | receive work requests | [`Qp::post_recv`], [`Qp::post_scatter`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
 //!
 //! # A client and a server
@@ -62,7 +64,8 @@
 //!     op: SendOp::WriteWithImm(42),
 //!     local: source.sge(0, 1 << 20)?,
 //!     remote: target.remote().at(0, 1 << 20)?,
-//!     signaled: true, fence: false,
+//!     signaled: true,
+//!     fence: false,
 //! })?;
 //!
 //! // Both lanes run inside this thread, so it drives both until each side has its completion.
@@ -78,6 +81,79 @@
 //! let mut bytes = [0; 12];
 //! target.read_at(0, &mut bytes)?;
 //! assert_eq!(&bytes, b"hello, spray");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Every operation
+//!
+//! | [`SendOp`] | what it does | at the peer it needs |
+//! |---|---|---|
+//! | `Write` | copies local bytes to the remote address | [`Access::REMOTE_WRITE`] |
+//! | `WriteWithImm` | the same, and completes a receive with a value | a receive |
+//! | `Send`, `SendWithImm` | copies local bytes to the buffer of the peer's next receive | a receive with a buffer in memory with [`Access::LOCAL_WRITE`] |
+//! | `SendWithInvalidate` | a SEND that also ends a registration of the peer | [`Access::REMOTE_INVALIDATE`] |
+//! | `Read` | copies bytes from the remote address to local memory | [`Access::REMOTE_READ`] |
+//! | `CompareSwap`, `FetchAdd` | changes 8 remote bytes and returns their value before | [`Access::REMOTE_ATOMIC`] |
+//!
+//! All but writes need an extension of MRC that both queue pairs offer ([`QpConfig::extensions`]; all are offered by
+//! default). Requests complete in the order in which they were posted. A read or an atomic operation sees earlier
+//! writes. A later write or SEND may overtake it, unless that has the `fence` flag: see decision 42 of
+//! `docs/protocol.md`.
+//!
+//! A peer that has no receive for a message refuses it, and it is sent again after [`QpConfig::min_rnr_timer`], up to
+//! [`RtsAttr::rnr_retry`] times.
+//!
+//! ```
+//! # use spindrift::pmd::loopback;
+//! use spindrift::verbs::{
+//!     Access, Context, ContextConfig, Qp, QpConfig, RecvWr, RemoteAddr, SendOp, SendWr, nic,
+//! };
+//!
+//! # let (here, there) = loopback::pair(4, loopback::LoopbackConfig::default());
+//! # let open = |ports| -> Result<_, Box<dyn std::error::Error>> {
+//! #     let ports = nic(ports);
+//! #     let config = ContextConfig::new(&ports);
+//! #     Ok(Context::open(ports, config)?)
+//! # };
+//! # let (client, server) = (open(here)?, open(there)?);
+//! # let (client_pd, server_pd) = (client.create_pd()?, server.create_pd()?);
+//! # let (mut client_cq, mut server_cq) = (client.create_cq(64)?, server.create_cq(64)?);
+//! # let mut client_qp = Qp::create(&client_pd, &client_cq, &client_cq, &QpConfig::default())?;
+//! # let mut server_qp = Qp::create(&server_pd, &server_cq, &server_cq, &QpConfig::default())?;
+//! # server_qp.connect(&client_qp.info()?)?;
+//! # client_qp.connect(&server_qp.info()?)?;
+//! // The server's memory: what the client may read, a counter, and a buffer for messages.
+//! let library = server_pd.register(4096, Access::REMOTE_READ)?;
+//! library.write_at(0, b"a book")?;
+//! let counter = server_pd.register(8, Access::REMOTE_ATOMIC)?;
+//! let inbox = server_pd.register(64, Access::LOCAL_WRITE)?;
+//! server_qp.post_recv(RecvWr { wr_id: 1, local: inbox.sge(0, 64)? })?;
+//!
+//! // The client sends a message, reads the library, and adds 5 to the counter.
+//! let memory = client_pd.register(64, Access::LOCAL_WRITE)?;
+//! memory.write_at(0, b"hello")?;
+//! let request = |wr_id, op, local, remote| SendWr { wr_id, op, local, remote, signaled: true, fence: false };
+//! client_qp.post_sends(&[
+//!     request(1, SendOp::Send, memory.sge(0, 5)?, RemoteAddr::default()),
+//!     request(2, SendOp::Read, memory.sge(8, 6)?, library.remote().at(0, 6)?),
+//!     request(3, SendOp::FetchAdd(5), memory.sge(16, 8)?, counter.remote().at(0, 8)?),
+//! ])?;
+//!
+//! let mut done = Vec::new();
+//! let mut received = None;
+//! while done.len() < 3 || received.is_none() {
+//!     client.poll();
+//!     server.poll();
+//!     done.extend(client_cq.poll_one()?);
+//!     received = received.or(server_cq.poll_one()?);
+//! }
+//! assert!(done.iter().map(|wc| (wc.wr_id, wc.status.is_success())).eq([(1, true), (2, true), (3, true)]));
+//! assert!(received.is_some_and(|wc| (wc.wr_id, wc.byte_len) == (1, 5)));
+//! let (mut message, mut book) = ([0; 5], [0; 6]);
+//! inbox.read_at(0, &mut message)?;
+//! memory.read_at(8, &mut book)?;
+//! assert_eq!((&message, &book), (b"hello", b"a book"));
+//! assert_eq!(counter.region().load_u64(0)?, 5);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -147,7 +223,8 @@
 //!         op: SendOp::WriteWithImm(42),
 //!         local: mr.sge(0, 1 << 20)?,
 //!         remote: target.at(0, 1 << 20)?,
-//!         signaled: true, fence: false,
+//!         signaled: true,
+//!         fence: false,
 //!     })?;
 //!     wait(&mut cq)?;
 //!     Ok(peer.barrier()?)
@@ -196,7 +273,7 @@
 //! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own. Queue pairs are
 //! distributed over them ([`QpConfig::lane`]). All lanes share memory and completion queues.
 //!
-//! # Gather lists
+//! # Gather and scatter lists
 //!
 //! [`Qp::post_gather`] sends up to [`MAX_SGE`] pieces of registered memory as one message, such as a header and its
 //! body, or the rows of a tile. [`QpConfig::max_send_sge`] reserves room for them.
@@ -210,6 +287,9 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! A read fills the elements of its request in order. [`Qp::post_scatter`] and [`Srq::post_scatter`] post receives whose
+//! buffers have several elements; [`QpConfig::max_recv_sge`] reserves room for them.
 //!
 //! # Posting lists, and posting from several threads
 //!

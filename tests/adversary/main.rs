@@ -8,6 +8,7 @@ mod acks;
 mod answer_ports;
 mod bench;
 mod closed_peer;
+mod fetches;
 mod floods;
 mod fuzz;
 mod life;
@@ -18,6 +19,7 @@ mod messages;
 mod parts;
 mod port_news;
 mod ports;
+mod responses;
 mod sends;
 mod shares;
 

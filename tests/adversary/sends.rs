@@ -142,7 +142,10 @@ fn operations_that_were_not_agreed_on_are_dropped() {
     ];
     let sends_only = Extensions::SEND | Extensions::RNR | Extensions::EMPTY_MESSAGES;
     let cases = agreed.into_iter().flat_map(|agreed| sends.map(|opcode| (agreed, opcode)));
-    for (agreed, opcode) in cases.chain(others.map(|opcode| (sends_only, opcode))) {
+    let invalidations =
+        [SendLastInvalidate, SendOnlyInvalidate].map(|opcode| (Extensions::INVALIDATE, opcode));
+    let cases = cases.chain(others.map(|opcode| (sends_only, opcode))).chain(invalidations);
+    for (agreed, opcode) in cases {
         let mut victim = Victim::new(agreed);
         victim.post(2);
         let mut head = victim.send(0);

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod liveness;
 mod ordering;
 #[path = "../support/mod.rs"]
 mod support;

@@ -379,7 +379,7 @@ impl World {
                     max_recv_sge: 5,
                 },
                 psn: Some(Psn::new(rng.pick(&[0, 0xff_ffe0, 0x7f_fff0]))),
-                msn: Msn::new(if seed.is_multiple_of(2) { 0 } else { 0xfff0 }),
+                msn: Msn::new(if (seed >> node).is_multiple_of(2) { 0 } else { 0xfff0 }),
                 max_wimm_dest: rng.pick(&[1, 3, 128]),
                 max_dest_rd_atomic: rng.pick(&[1, 2, 16]),
                 max_mtu: [256, 512, 1024][seed as usize % 3],

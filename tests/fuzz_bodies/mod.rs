@@ -5,7 +5,8 @@ use spindrift::memory::{Payload, Pieces};
 use spindrift::pmd::batch_ids::{BatchIds, SEGMENTS_MAX};
 use spindrift::wire::stack::{self, Parsed};
 use spindrift::wire::{
-    Aeth, Bth, DataHead, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, icrc,
+    Aeth, AtomicOperands, Bth, DataHead, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth,
+    TrimmedHead, Tseth, icrc,
 };
 use std::net::IpAddr;
 
@@ -53,7 +54,7 @@ fn headers_keep_every_bit(data: &[u8]) {
             )*
         };
     }
-    check!(Bth Meth Tseth Reth ImmDt Aeth Seth Neth Peth Erth Eeth);
+    check!(Bth Meth Tseth Reth ImmDt AtomicOperands Aeth Seth Neth Peth Erth Eeth);
 }
 
 /// Reads `data` as an Ethernet frame: what we take, etherparse reads the same way, and its iCRC can be checked.

@@ -20,13 +20,29 @@ local PORT_MRC, PORT_ROCE = 4971, 4791
 local BTH_LEN, ICRC_LEN, UDP_LEN = 12, 4, 8
 
 local OPCODES = {
+    [0xC0] = "SEND_FIRST",
+    [0xC1] = "SEND_MIDDLE",
+    [0xC2] = "SEND_LAST",
+    [0xC3] = "SEND_LAST_IMM",
+    [0xC4] = "SEND_ONLY",
+    [0xC5] = "SEND_ONLY_IMM",
     [0xC6] = "WRITE_FIRST",
     [0xC7] = "WRITE_MIDDLE",
     [0xC8] = "WRITE_LAST",
     [0xC9] = "WRITE_LAST_IMM",
     [0xCA] = "WRITE_ONLY",
     [0xCB] = "WRITE_ONLY_IMM",
+    [0xCC] = "READ_REQUEST",
+    [0xCD] = "READ_RESPONSE_FIRST",
+    [0xCE] = "READ_RESPONSE_MIDDLE",
+    [0xCF] = "READ_RESPONSE_LAST",
+    [0xD0] = "READ_RESPONSE_ONLY",
     [0xD1] = "ACK",
+    [0xD2] = "ATOMIC_RESPONSE",
+    [0xD3] = "COMPARE_SWAP",
+    [0xD4] = "FETCH_ADD",
+    [0xD6] = "SEND_LAST_INVALIDATE",
+    [0xD7] = "SEND_ONLY_INVALIDATE",
     [0xD8] = "ENDPOINT_REQUEST",
     [0xD9] = "ENDPOINT_RESPONSE",
     [0xDC] = "SACK",
@@ -41,6 +57,12 @@ local NACK_REASONS = {
     [0x0A] = "NO_RESOURCE",
     [0x0B] = "PSN_OOR_WINDOW",
     [0x19] = "UNEXP_EVENT",
+}
+local NO_RESOURCE = 0x0A
+-- The wait that a code of the RNR timer stands for, in hundredths of a millisecond; the first is code 0.
+local RNR_TIMERS = {
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+    4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 local MARKS = { [0] = "NONE", [1] = "SKIP_ONCE", [2] = "ALWAYS_SKIP", [3] = "reserved" }
 local ENDPOINT_OPS = { [0] = "PORT_STATUS_UPDATE", [1] = "EV_PROBE", [2] = "reserved", [3] = "reserved" }
@@ -88,6 +110,15 @@ local HEADERS = {
     {
         name = "immdt", title = "Immediate data", len = 4,
         { "data", HEX, 0, 4 },
+    },
+    {
+        name = "ieth", title = "Key to invalidate", len = 4,
+        { "rkey", HEX, 0, 4 },
+    },
+    {
+        name = "atomiceth", title = "Operands of an atomic operation", len = 16,
+        { "swap_or_add", HEX, 0, 8 },
+        { "compare", HEX, 8, 8 },
     },
     {
         name = "aeth", title = "Acknowledgement header", len = 4,
@@ -183,6 +214,18 @@ local CONTROL = {
     [0xDE] = { "peth" },
 }
 
+-- What follows the RETH of a data packet, if anything does.
+local AFTER_RETH = {
+    [0xC3] = "immdt",
+    [0xC5] = "immdt",
+    [0xC9] = "immdt",
+    [0xCB] = "immdt",
+    [0xD3] = "atomiceth",
+    [0xD4] = "atomiceth",
+    [0xD6] = "ieth",
+    [0xD7] = "ieth",
+}
+
 local UNSIGNED = {
     [1] = ProtoField.uint8,
     [2] = ProtoField.uint16,
@@ -219,6 +262,7 @@ local own = {
     trimmed = ProtoField.string("mrc.trimmed", "Trimmed"),
     outer_dscp = ProtoField.uint8("mrc.outer.dscp", "DSCP of the outer IPv6 header", base.DEC),
     outer_ecn = ProtoField.uint8("mrc.outer.ecn", "ECN of the outer IPv6 header", base.DEC),
+    rnr_timer = ProtoField.string("mrc.neth.rnr_timer", "RNR timer"),
     payload = ProtoField.bytes("mrc.payload", "Payload"),
     payload_len = ProtoField.uint32("mrc.payload_len", "Payload bytes", base.DEC),
     icrc = ProtoField.uint32("mrc.icrc.value", "Invariant CRC", base.HEX),
@@ -298,6 +342,11 @@ local function add_header(tree, name, tvb, at, limit)
         for _, field in ipairs(header) do
             add_field(subtree, field, range)
         end
+    end
+    if name == "neth" and range:range(2, 1):uint() == NO_RESOURCE then
+        local timer = RNR_TIMERS[bits_of(range:range(3, 1):uint(), 0, 5) + 1]
+        local text = string.format("%d.%02d ms", math.floor(timer / 100), timer % 100)
+        subtree:add(own.rnr_timer, range:range(3, 1), text):set_generated()
     end
     return at + header.len
 end
@@ -494,8 +543,8 @@ local function add_icrc(tree, tvb, at, lower)
     end
 end
 
--- The headers behind the BTH of a write. Returns the offset behind them, or nil.
-local function add_write(tree, opcode, tvb, limit, trimmed)
+-- The headers behind the BTH of a data packet. Returns the offset behind them, or nil.
+local function add_data(tree, opcode, tvb, limit, trimmed)
     local at = add_header(tree, "meth", tvb, BTH_LEN, limit)
     if at and bits_of(tvb:range(8, 1):uint(), 4, 1) == 1 then
         at = add_header(tree, "tseth", tvb, at, limit)
@@ -505,8 +554,8 @@ local function add_write(tree, opcode, tvb, limit, trimmed)
         return at
     end
     at = at and add_header(tree, "reth", tvb, at, limit)
-    if at and (opcode == 0xC9 or opcode == 0xCB) then
-        at = add_header(tree, "immdt", tvb, at, limit)
+    if at and AFTER_RETH[opcode] then
+        at = add_header(tree, AFTER_RETH[opcode], tvb, at, limit)
     end
     return at
 end
@@ -540,7 +589,7 @@ local function add_headers(tree, opcode, tvb, limit, trimmed)
     if not at then
         return false
     elseif not CONTROL[opcode] then
-        at = add_write(tree, opcode, tvb, there, trimmed)
+        at = add_data(tree, opcode, tvb, there, trimmed)
         return at and (trimmed or add_payload(tree, tvb, at, limit))
     end
     return not trimmed and add_control(tree, opcode, tvb, there) == limit

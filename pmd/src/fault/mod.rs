@@ -13,13 +13,15 @@
 //!   loss=CHANCE                           port=N            plane number
 //!   dup=CHANCE (or duplicate)             ev=NUMBER         up to 0xffff: UDP source port; larger: source
 //!   reorder=CHANCE:TIME                                     port << 16 | low 16 bits of the flow label
-//!   corrupt=CHANCE                        opcode=A|B..      0xca, or write, ack, sack, nack, probe,
-//!   delay=TIME[:JITTER]                                     endpoint-request, endpoint-response
-//!   ecn=CHANCE                            from=TIME         since the first call that the port saw
-//!   trim=CHANCE[:BYTES[:DSCP]]            until=TIME
-//!   full=CHANCE                           dir=tx|rx         default tx
-//!   blackhole                             (down takes port, from and until only)
-//!   down                                  after=COUNT       of the frames that the rule selects
+//!   corrupt=CHANCE                        opcode=A|B..      0xca, or write, send, send-invalidate,
+//!   delay=TIME[:JITTER]                                     read-request, read-response, atomic,
+//!   ecn=CHANCE                                              atomic-response, ack, sack, nack, probe,
+//!   trim=CHANCE[:BYTES[:DSCP]]                              endpoint-request, endpoint-response
+//!   full=CHANCE                           from=TIME         since the first call that the port saw
+//!   blackhole                             until=TIME
+//!   down                                  dir=tx|rx         default tx
+//!                                         (down takes port, from and until only)
+//!                                         after=COUNT       of the frames that the rule selects
 //!
 //! CHANCE = "1%" or "0.01"      TIME = "100ns", "50us", "2ms", "1.5s"      NUMBER = "49152" or "0xc000"
 //! ```

@@ -353,7 +353,7 @@ mod tests {
             ("loss=1%,dir=up", "dir=tx or dir=rx"),
             ("full=1%,dir=rx", "leave out dir=rx"),
             ("loss=1%,ev=0xg", "no number"),
-            ("loss=1%,opcode=wirte", "one of write, ack"),
+            ("loss=1%,opcode=wirte", "one of send, write, read-request"),
             ("loss=1%,opcode=256", "no operation code"),
             ("loss=1%,from=2s,until=1s", "from is not before until"),
             ("loss=1%,,dup=1%", "comma too many"),

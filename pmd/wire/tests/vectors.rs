@@ -15,8 +15,8 @@ use spindrift_wire::MacAddr;
 use spindrift_wire::batch_ids::BatchIds;
 use spindrift_wire::stack::{self, IPV6_STACK_LEN};
 use spindrift_wire::{
-    Bth, CcState, DataHead, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth,
-    Seth, StackTemplate, StevOrder, Tseth, icrc,
+    AtomicOperands, Bth, CcState, DataHead, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, NackReason,
+    Neth, Opcode, Packet, Psn, Qpn, Reth, Seth, StackTemplate, StevOrder, Tseth, icrc,
 };
 
 /// A send over IPv4, from the tests of scapy's `RoCE` module (its PSN is 13571856).
@@ -166,5 +166,124 @@ fn icrc_covers_all_but_what_switches_may_change() {
                 l3[at] ^= 1 << bit;
             }
         }
+    }
+}
+
+/// One packet of each kind that is an extension: its name, and its bytes from the BTH to the end of the payload.
+///
+/// BTH: code, flags, partition, queue pair 0x42, flags, PSN. METH: number among messages of its kind, message number.
+/// TSETH if bit 4 of the second flags is set. RETH: address, key, length.
+const EXTENSIONS: [(Opcode, &str); 17] = [
+    (
+        Opcode::SendFirst,
+        "c000ffff 00000042 10000101  00070009 12340001 0000000000000000 00000000 00000005 41424344",
+    ),
+    (Opcode::SendMiddle, "c100ffff 00000042 00000102  00070009 0000000000000004 00000000 0000000c 41424344"),
+    (Opcode::SendLast, "c230ffff 00000042 80000103  00070009 0000000000000004 00000000 00000005 41000000"),
+    (
+        Opcode::SendLastImm,
+        "c330ffff 00000042 80000104  00070009 0000000000000004 00000000 00000005 cafef00d 41000000",
+    ),
+    (Opcode::SendOnly, "c400ffff 00000042 80000105  00070009 0000000000000000 00000000 00000000"),
+    (
+        Opcode::SendOnlyImm,
+        "c500ffff 00000042 90000106  00070009 12340001 0000000000000000 00000000 00000004 cafef00d 41424344",
+    ),
+    (
+        Opcode::SendLastInvalidate,
+        "d630ffff 00000042 80000107  00070009 0000000000000004 00000000 00000005 87654321 41000000",
+    ),
+    (
+        Opcode::SendOnlyInvalidate,
+        "d700ffff 00000042 90000108  00070009 12340001 0000000000000000 00000000 00000000 87654321",
+    ),
+    (Opcode::ReadRequest, "cc00ffff 00000042 90000109  00070009 12340001 00007f0000001000 deadbeef ffffffff"),
+    (
+        Opcode::ReadResponseFirst,
+        "cd00ffff 00000042 0000010a  00070009 0000000000000000 00000000 00000009 41424344",
+    ),
+    (
+        Opcode::ReadResponseMiddle,
+        "ce00ffff 00000042 0000010b  00070009 0000000000000004 00000000 00000009 41424344",
+    ),
+    (
+        Opcode::ReadResponseLast,
+        "cf30ffff 00000042 8000010c  00070009 0000000000000008 00000000 00000009 41000000",
+    ),
+    (
+        Opcode::ReadResponseOnly,
+        "d000ffff 00000042 9000010d  00070009 12340001 0000000000000000 00000000 00000000",
+    ),
+    (
+        Opcode::AtomicResponse,
+        "d200ffff 00000042 8000010e  00070009 0000000000000000 00000000 00000008 0102030405060708",
+    ),
+    (
+        Opcode::CompareSwap,
+        "d300ffff 00000042 9000010f  00070009 12340001 00007f0000001000 deadbeef 00000008 \
+        0102030405060708 1112131415161718",
+    ),
+    (
+        Opcode::FetchAdd,
+        "d400ffff 00000042 80000110  00070009 00007f0000001000 deadbeef 00000008 \
+        ffffffffffffffff 0000000000000000",
+    ),
+    (Opcode::Nack, "dd00ffff 00000042 00000111  0000 0a 0c c0020001 0041 0042 00 000111 20 00 1234"),
+];
+
+/// Decisions 37, 38, 39, 40, 41, 43: where each field lies.
+#[test]
+fn packets_of_the_extensions_decode_and_encode() {
+    for (n, (opcode, text)) in (0..).zip(EXTENSIONS) {
+        let bytes = unhex(text);
+        let packet = Packet::decode(&bytes).unwrap();
+        let mut out = [0; 80];
+        let len = packet.encode_head(&mut out);
+        let bth = *packet.bth();
+        assert_eq!((bth.opcode, bth.psn, bth.dest_qpn), (opcode, Psn::new(0x101 + n), Qpn::new(0x42)));
+        let Packet::Data { head, payload, pad } = packet else {
+            let Packet::Nack { neth, .. } = packet else { panic!("{opcode:?}") };
+            let expected = Neth {
+                vendor_info: 12,
+                spdcid: 0x41,
+                dpdcid: 0x42,
+                tx_timestamp: 0x1234,
+                ..Neth::new(NackReason::NoResource, Psn::new(0x111), Ev(0xc002_0001))
+            };
+            assert_eq!((neth, &out[..len]), (expected, &bytes[..]));
+            assert_eq!(Neth::rnr_timer_ns(neth.vendor_info), 640_000);
+            continue;
+        };
+        assert_eq!([&out[..len], payload, pad].concat(), bytes, "{opcode:?}");
+        assert_eq!((head.meth.rqmsn, head.meth.msn), (Msn::new(7), Msn::new(9)), "{opcode:?}");
+        assert_eq!(head.tseth, bth.ts.then(|| Tseth::new(0x1234)), "{opcode:?}");
+        let at_an_address = matches!(opcode, Opcode::ReadRequest | Opcode::CompareSwap | Opcode::FetchAdd);
+        let (base, rkey) = if at_an_address { (0x7f00_0000_1000, 0xdead_beef) } else { (0, 0) };
+        let (offset, dma_len, sent): (u64, u32, &[u8]) = match opcode {
+            Opcode::SendFirst => (0, 5, b"ABCD"),
+            Opcode::SendMiddle => (4, 12, b"ABCD"),
+            Opcode::SendLast | Opcode::SendLastImm | Opcode::SendLastInvalidate => (4, 5, b"A"),
+            Opcode::SendOnlyImm => (0, 4, b"ABCD"),
+            Opcode::ReadRequest => (0, u32::MAX, b""),
+            Opcode::ReadResponseFirst => (0, 9, b"ABCD"),
+            Opcode::ReadResponseMiddle => (4, 9, b"ABCD"),
+            Opcode::ReadResponseLast => (8, 9, b"A"),
+            Opcode::AtomicResponse => (0, 8, &[1, 2, 3, 4, 5, 6, 7, 8]),
+            Opcode::CompareSwap | Opcode::FetchAdd => (0, 8, b""),
+            _ => (0, 0, b""),
+        };
+        assert_eq!((head.reth, payload), (Reth { va: base + offset, rkey, dma_len }, sent), "{opcode:?}");
+        let word = match opcode {
+            Opcode::SendLastImm | Opcode::SendOnlyImm => Some(0xcafe_f00d),
+            Opcode::SendLastInvalidate | Opcode::SendOnlyInvalidate => Some(0x8765_4321),
+            _ => None,
+        };
+        let operands = match opcode {
+            Opcode::CompareSwap => Some((0x0102_0304_0506_0708, 0x1112_1314_1516_1718)),
+            Opcode::FetchAdd => Some((u64::MAX, 0)),
+            _ => None,
+        };
+        let operands = operands.map(|(swap_or_add, compare)| AtomicOperands { swap_or_add, compare });
+        assert_eq!((head.imm, head.operands), (word, operands), "{opcode:?}");
     }
 }

@@ -6,8 +6,8 @@
 use std::fmt;
 
 use spindrift::wire::{
-    Aeth, Bth, CcState, Eeth, EndpointOp, Erth, Mark, Meth, NackReason, NakCode, Neth, OpPosition, Opcode,
-    Packet, Peth, Reth, Seth, TrimmedHead, Tseth,
+    Aeth, AtomicOperands, Bth, CcState, Eeth, EndpointOp, Erth, ImmDt, Mark, Meth, NackReason, NakCode, Neth,
+    OpPosition, Opcode, Packet, Peth, Reth, Seth, TrimmedHead, Tseth,
 };
 
 /// A header.
@@ -40,6 +40,7 @@ pub(crate) enum Value {
     Signed(i64),
     Flag(bool),
     Bytes(Vec<u8>),
+    Text(String),
 }
 
 impl Value {
@@ -49,6 +50,7 @@ impl Value {
             Self::Signed(n) => *n == 0,
             Self::Flag(flag) => !flag,
             Self::Bytes(bytes) => bytes.iter().all(|byte| *byte == 0),
+            Self::Text(text) => text.is_empty(),
         }
     }
 
@@ -56,7 +58,7 @@ impl Value {
     /// hold, as text.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
-            Self::Hex(_, 16) | Self::Bytes(_) => self.to_string().into(),
+            Self::Hex(_, 16) | Self::Bytes(_) | Self::Text(_) => self.to_string().into(),
             Self::Dec(n) | Self::Hex(n, _) => (*n).into(),
             Self::Signed(n) => (*n).into(),
             Self::Flag(flag) => (*flag).into(),
@@ -72,6 +74,7 @@ impl fmt::Display for Value {
             Self::Signed(n) => write!(f, "{n:+}"),
             Self::Flag(flag) => write!(f, "{}", u8::from(*flag)),
             Self::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            Self::Text(text) => f.write_str(text),
         }
     }
 }
@@ -128,7 +131,8 @@ pub(crate) fn headers_of(packet: &Packet<'_>) -> Vec<Header> {
             headers.push(meth(&head.meth));
             headers.extend(head.tseth.as_ref().map(tseth));
             headers.push(reth(&head.reth));
-            headers.extend(head.imm.map(|data| Header { name: "immdt", fields: vec![hex("data", data, 8)] }));
+            headers.extend(head.imm.map(|word| self::word(head.bth.opcode, word)));
+            headers.extend(head.operands.as_ref().map(operands));
         }
         Packet::Ack { aeth: header, .. } => headers.push(aeth(header)),
         Packet::Sack { seth: header, .. } => headers.extend([seth(header), cc(&header.cc)]),
@@ -140,7 +144,7 @@ pub(crate) fn headers_of(packet: &Packet<'_>) -> Vec<Header> {
     headers
 }
 
-/// The headers that a switch left of a write.
+/// The headers that a switch left of a data packet.
 pub(crate) fn headers_of_trimmed(head: &TrimmedHead) -> Vec<Header> {
     let mut headers = vec![bth(&head.bth), meth(&head.meth)];
     headers.extend(head.tseth.as_ref().map(tseth));
@@ -167,7 +171,14 @@ pub(crate) fn headers_of_front(bth: &Bth, mrc: &[u8]) -> Vec<Header> {
                 headers.push(tseth(&found));
                 rest = rest.get(Tseth::LEN..).unwrap_or_default();
             }
-            headers.extend(Reth::read(rest).ok().as_ref().map(reth));
+            let Ok(found) = Reth::read(rest) else { return headers };
+            headers.push(reth(&found));
+            rest = rest.get(Reth::LEN..).unwrap_or_default();
+            if bth.opcode.has_operands() {
+                headers.extend(AtomicOperands::read(rest).ok().as_ref().map(operands));
+            } else if bth.opcode.has_imm() || bth.opcode.invalidates() {
+                headers.extend(ImmDt::read(rest).ok().map(|ImmDt(found)| word(bth.opcode, found)));
+            }
         }
     }
     headers
@@ -219,6 +230,13 @@ pub(crate) fn nack_reason_name(reason: u8) -> String {
         NackReason::UnexpectedEvent => "UNEXP_EVENT".to_owned(),
         NackReason::Other(code) => format!("code 0x{code:02x}"),
     }
+}
+
+/// How long an RNR NACK tells its sender to wait.
+pub(crate) fn rnr_timer(h: &Neth) -> Option<String> {
+    let hundredths = Neth::rnr_timer_ns(h.vendor_info) / 10_000;
+    (NackReason::from(h.reason) == NackReason::NoResource)
+        .then(|| format!("{}.{:02} ms", hundredths / 100, hundredths % 100))
 }
 
 /// What a transport NAK says.
@@ -290,6 +308,19 @@ fn reth(h: &Reth) -> Header {
     }
 }
 
+/// Immediate data, or the key that a SEND invalidates.
+fn word(opcode: Opcode, word: u32) -> Header {
+    let (name, field) = if opcode.invalidates() { ("ieth", "rkey") } else { ("immdt", "data") };
+    Header { name, fields: vec![hex(field, word, 8)] }
+}
+
+fn operands(h: &AtomicOperands) -> Header {
+    Header {
+        name: "atomiceth",
+        fields: vec![hex("swap_or_add", h.swap_or_add, 16), hex("compare", h.compare, 16)],
+    }
+}
+
 fn aeth(h: &Aeth) -> Header {
     let note = match h.kind() {
         spindrift::wire::AethKind::Ack => "ACK".to_owned(),
@@ -338,7 +369,7 @@ fn cc(h: &CcState) -> Header {
 }
 
 fn neth(h: &Neth) -> Header {
-    let fields = vec![
+    let mut fields = vec![
         reserved("reserved0", h.reserved0, 4),
         hex("reason", h.reason, 2).note(nack_reason_name(h.reason)),
         hex("vendor_info", h.vendor_info, 2),
@@ -352,6 +383,7 @@ fn neth(h: &Neth) -> Header {
         reserved("reserved17", h.reserved17, 2),
         dec("tx_timestamp", h.tx_timestamp),
     ];
+    fields.extend(rnr_timer(h).map(|timer| Field::new("rnr_timer", Value::Text(timer))));
     Header { name: "neth", fields }
 }
 

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
-use spindrift::wire::{AethKind, Bth, DecodeError, Packet, TrimKind};
+use spindrift::wire::{AethKind, AtomicOperands, Bth, DataHead, DecodeError, Opcode, Packet, TrimKind};
 
 use super::fields::{
     Header, endpoint_op_name, headers_of, headers_of_front, headers_of_trimmed, nack_reason_name, nak_name,
-    opcode_name,
+    opcode_name, rnr_timer,
 };
 use super::{Content, CutHead, DissectArgs, Dissected, Totals};
 
@@ -195,7 +195,7 @@ fn unreadable(dissected: &Dissected, error: &DecodeError) -> String {
             format!("{name} takes {expected} bytes from the BTH to the iCRC, found {found}")
         }
         DecodeError::NotData(opcode) => {
-            format!("expected a trimmed RDMA write, found {}", opcode_name(*opcode))
+            format!("expected a trimmed data packet, found {}", opcode_name(*opcode))
         }
         other => other.to_string(),
     };
@@ -244,13 +244,12 @@ fn about(dissected: &Dissected, content: &Content<'_>, packet: &Packet<'_>) -> S
     match packet {
         Packet::Data { head, .. } => {
             let len = dissected.payload_len(content).unwrap_or_default();
-            let imm = head.imm.map(|imm| format!(" imm {imm:#010x} rqmsn {}", head.meth.rqmsn.get()));
             format!(
                 "{qp} psn {psn} msn {} va {:#x} len {len} of {}{} {}",
                 head.meth.msn.get(),
                 head.reth.va,
                 head.reth.dma_len,
-                imm.unwrap_or_default(),
+                beyond_reth(head),
                 path(dissected)
             )
         }
@@ -271,7 +270,8 @@ fn about(dissected: &Dissected, content: &Content<'_>, packet: &Packet<'_>) -> S
         }
         Packet::Nack { neth, .. } => {
             let ev = neth.entropy.0;
-            format!("{qp} psn {} {} ev {ev:#010x}", neth.nack_psn.get(), nack_reason_name(neth.reason))
+            let timer = rnr_timer(neth).map(|timer| format!(" wait {timer}")).unwrap_or_default();
+            format!("{qp} psn {} {}{timer} ev {ev:#010x}", neth.nack_psn.get(), nack_reason_name(neth.reason))
         }
         Packet::Probe { peth, .. } => format!("{qp} probe {} {}", peth.probe_id, path(dissected)),
         Packet::EndpointRequest { erth, .. } => {
@@ -282,6 +282,27 @@ fn about(dissected: &Dissected, content: &Content<'_>, packet: &Packet<'_>) -> S
             format!("request {} {}", psn & 0xffff, endpoint_op_name(eeth.op))
         }
     }
+}
+
+/// What a data packet carries that not every one does: a word after the RETH, operands, and the number among messages of
+/// its kind.
+fn beyond_reth(head: &DataHead) -> String {
+    let opcode = head.bth.opcode;
+    let mut text = String::new();
+    if let Some(word) = head.imm {
+        text += &format!(" {} {word:#010x}", if opcode.invalidates() { "invalidates" } else { "imm" });
+    }
+    if let Some(operands) = head.operands {
+        let AtomicOperands { swap_or_add, compare } = operands;
+        text += &match opcode {
+            Opcode::FetchAdd => format!(" add {swap_or_add:#x}"),
+            _ => format!(" compare {compare:#x} swap {swap_or_add:#x}"),
+        };
+    }
+    if !opcode.is_plain_write() {
+        text += &format!(" rqmsn {}", head.meth.rqmsn.get());
+    }
+    text
 }
 
 /// The fields that carry the entropy value.

@@ -12,8 +12,9 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use spindrift::wire::{
-    Aeth, Bth, CcState, DataHead, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode,
-    Neth, OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, icrc,
+    Aeth, AtomicOperands, Bth, CcState, DataHead, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn,
+    NackReason, NakCode, Neth, OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth,
+    icrc,
 };
 use spindrift_pmd::MacAddr;
 use spindrift_pmd::pcap::Capture;
@@ -287,6 +288,60 @@ fn usual_ones() -> Vec<Packet<'static>> {
     ]
 }
 
+/// Every kind of packet of the operations that are extensions, and RNR NACKs with a short, a usual and the longest wait.
+fn extended_ones() -> Vec<Packet<'static>> {
+    let data = |opcode: Opcode, psn: u32, (va, dma_len): (u64, u32), payload: &'static [u8]| {
+        let pad = &[0u8; 3][..(4 - payload.len() % 4) % 4];
+        let word = match opcode {
+            _ if opcode.has_imm() => Some(0xcafe_f00d),
+            _ if opcode.invalidates() => Some(0x8765_4321),
+            _ => None,
+        };
+        let operands = AtomicOperands { swap_or_add: 0x0102_0304_0506_0708, compare: u64::MAX - 1 };
+        let head = DataHead {
+            bth: Bth { pad: pad.len() as u8, ts: psn.is_multiple_of(2), ..bth(opcode, psn) },
+            meth: Meth { rqmsn: Msn::new(7), msn: Msn::new(9) },
+            tseth: psn.is_multiple_of(2).then(|| Tseth::new(0x1234)),
+            reth: Reth { va, rkey: 0xdead_beef, dma_len },
+            imm: word,
+            operands: opcode.has_operands().then_some(operands),
+        };
+        Packet::Data { head, payload, pad }
+    };
+    use Opcode::*;
+    let parts = [
+        [SendFirst, SendMiddle, SendLast],
+        [SendFirst, SendMiddle, SendLastImm],
+        [SendFirst, SendMiddle, SendLastInvalidate],
+        [ReadResponseFirst, ReadResponseMiddle, ReadResponseLast],
+    ];
+    let mut packets = Vec::new();
+    for (n, opcode) in (0..).zip(parts.concat()) {
+        let at = n % 3;
+        let payload: &[u8] = if at == 2 { b"odd" } else { &[0x5a; 64] };
+        packets.push(data(opcode, 300 + n, (64 * u64::from(at), 131), payload));
+    }
+    for (n, opcode) in
+        (320..).zip([SendOnly, SendOnlyImm, SendOnlyInvalidate, ReadResponseOnly, AtomicResponse])
+    {
+        packets.push(data(opcode, n, (0, 8), b"12345678"));
+    }
+    // Messages without bytes.
+    for (n, opcode) in (330..).zip([SendOnly, SendOnlyImm, SendOnlyInvalidate, ReadResponseOnly, WriteOnly]) {
+        packets.push(data(opcode, n, (0, 0), b""));
+    }
+    for (n, opcode, len) in
+        [(340, ReadRequest, u32::MAX), (341, ReadRequest, 0), (342, CompareSwap, 8), (343, FetchAdd, 8)]
+    {
+        packets.push(data(opcode, n, (0x7f00_0000_1000, len), b""));
+    }
+    for (psn, vendor_info) in [(350, 1), (351, 12), (352, 0), (353, 0xff)] {
+        let neth = Neth { vendor_info, ..Neth::new(NackReason::NoResource, Psn::new(psn), Ev(0xc002_0001)) };
+        packets.push(Packet::Nack { bth: bth(Nack, psn), neth });
+    }
+    packets
+}
+
 /// A write cut by a switch after `len` bytes of frame: IP length corrected, UDP length as it was.
 fn trimmed(dscp: u8, len: usize) -> Vec<u8> {
     let envelope = Envelope { class: dscp << 2, ..Envelope::v6() };
@@ -313,6 +368,7 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     short.dst_port = 4971;
     let whole = short.frame(&sack());
     frames.push(shortened(&whole, 10));
+    frames.extend(extended_ones().iter().map(|packet| Envelope::v6().frame(packet)));
     frames
 }
 
