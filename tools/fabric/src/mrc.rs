@@ -245,6 +245,8 @@ impl MrcHost {
                 self.receive_one_more(flow);
                 self.events.push_back(FlowEvent::Received { flow, tag: wc.imm.unwrap_or_default() });
             }
+            // Flows are writes.
+            _ => {}
         }
     }
 }
@@ -253,6 +255,7 @@ const fn explain(reason: FailReason) -> &'static str {
     match reason {
         FailReason::Requested => "set to ERROR",
         FailReason::RetryExceeded => "no answer, after all retries",
+        FailReason::RnrRetryExceeded => "the peer had no receive work request, after all retries",
         FailReason::PeerRefused => "the peer refused a packet",
         FailReason::PeerFatal => "the peer reported an unexpected event",
         FailReason::PeerViolation => "the peer broke the protocol",

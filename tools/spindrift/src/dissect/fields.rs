@@ -176,6 +176,22 @@ pub(crate) fn headers_of_front(bth: &Bth, mrc: &[u8]) -> Vec<Header> {
 /// The name of an opcode, as in the specification's tables.
 pub(crate) const fn opcode_name(opcode: Opcode) -> &'static str {
     match opcode {
+        Opcode::SendFirst => "SEND_FIRST",
+        Opcode::SendMiddle => "SEND_MIDDLE",
+        Opcode::SendLast => "SEND_LAST",
+        Opcode::SendLastImm => "SEND_LAST_IMM",
+        Opcode::SendLastInvalidate => "SEND_LAST_INVALIDATE",
+        Opcode::SendOnly => "SEND_ONLY",
+        Opcode::SendOnlyImm => "SEND_ONLY_IMM",
+        Opcode::SendOnlyInvalidate => "SEND_ONLY_INVALIDATE",
+        Opcode::ReadRequest => "READ_REQUEST",
+        Opcode::ReadResponseFirst => "READ_RESPONSE_FIRST",
+        Opcode::ReadResponseMiddle => "READ_RESPONSE_MIDDLE",
+        Opcode::ReadResponseLast => "READ_RESPONSE_LAST",
+        Opcode::ReadResponseOnly => "READ_RESPONSE_ONLY",
+        Opcode::CompareSwap => "COMPARE_SWAP",
+        Opcode::FetchAdd => "FETCH_ADD",
+        Opcode::AtomicResponse => "ATOMIC_RESPONSE",
         Opcode::WriteFirst => "WRITE_FIRST",
         Opcode::WriteMiddle => "WRITE_MIDDLE",
         Opcode::WriteLast => "WRITE_LAST",

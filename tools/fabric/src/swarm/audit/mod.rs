@@ -117,7 +117,7 @@ impl Audit {
         let Some((_, mrc)) = read(packet) else { return };
         let Some(qp) = self.qps.get_mut(&mrc.bth().dest_qpn.get()) else { return };
         match mrc {
-            Mrc::Write { head, .. } if arrived => qp.unlisted.push(head.bth.psn),
+            Mrc::Data { head, .. } if arrived => qp.unlisted.push(head.bth.psn),
             Mrc::Sack { seth, .. } => qp.sender.on_sack(now, self.paused_ns, &seth),
             Mrc::Ack { bth, .. } => qp.sender.on_ack(now, bth.psn),
             Mrc::Nack { neth, .. } => qp.sender.on_nack(now, neth.nack_psn),
@@ -135,7 +135,7 @@ impl Audit {
         let qpn = self.peers.get(&(to, mrc.bth().dest_qpn.get()));
         let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else { return };
         match mrc {
-            Mrc::Write { head, .. } => {
+            Mrc::Data { head, .. } => {
                 let check = qp.sender.on_send(now, self.paused_ns, &head);
                 self.note(now, check);
             }
@@ -167,7 +167,7 @@ impl Audit {
 fn read(packet: &Packet) -> Option<(Ipv6Addr, Mrc<'_>)> {
     let (to, head) = packet.mrc()?;
     let mrc = match DataHead::decode(head) {
-        Ok((head, _)) => Mrc::Write { head, payload: &[], pad: &[] },
+        Ok((head, _)) => Mrc::Data { head, payload: &[], pad: &[] },
         Err(_) => Mrc::decode(head).ok()?,
     };
     Some((to, mrc))
@@ -217,7 +217,7 @@ mod tests {
         };
         let before = Counters::default();
         let after = Counters { rx_placed_bytes: 1, ..before.clone() };
-        let packet = packet(&Mrc::Write { head, payload: &[], pad: &[] });
+        let packet = packet(&Mrc::Data { head, payload: &[], pad: &[] });
         audit.received(Time(1), &packet, Before::new(&before), &before);
         assert!(!audit.qps[&7].unlisted.contains(&PSN.add(n)), "it was dropped");
         audit.received(Time(1), &packet, Before::new(&before), &after);
