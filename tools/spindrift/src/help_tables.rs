@@ -147,6 +147,7 @@ fn of_commands(cli: &Command, parent: &str) -> String {
         let name = match name {
             _ if !parent.is_empty() => format!("`{name}`"),
             "write-bw" | "write-lat" => format!("[`{name}`](#write-bw-and-write-lat)"),
+            name if crate::remote::is_benchmark(name) => format!("[`{name}`](#other-operations)"),
             name => format!("[`{name}`](#{name})"),
         };
         let _ = writeln!(table, "| {name} | {about} |");

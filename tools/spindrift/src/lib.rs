@@ -47,9 +47,21 @@ struct Cli {
 enum Command {
     Loopback(loopback::LoopbackArgs),
     /// Bandwidth of RDMA writes between two hosts or two processes
-    WriteBw(remote::RemoteArgs),
+    WriteBw(remote::Benchmark<remote::WriteOptions>),
     /// Latency of RDMA writes (half a round trip) between two hosts or two processes
-    WriteLat(remote::RemoteArgs),
+    WriteLat(remote::Benchmark<remote::WriteOptions>),
+    /// Bandwidth of SENDs between two hosts or two processes
+    SendBw(remote::Benchmark<remote::SendOptions>),
+    /// Latency of SENDs (half a round trip) between two hosts or two processes
+    SendLat(remote::Benchmark<remote::SendOptions>),
+    /// Bandwidth of RDMA READs between two hosts or two processes
+    ReadBw(remote::Benchmark<remote::ReadOptions>),
+    /// Latency of RDMA READs (a round trip) between two hosts or two processes
+    ReadLat(remote::Benchmark<remote::ReadOptions>),
+    /// Rate of atomic operations between two hosts or two processes
+    AtomicBw(remote::Benchmark<remote::AtomicOptions>),
+    /// Latency of atomic operations (a round trip) between two hosts or two processes
+    AtomicLat(remote::Benchmark<remote::AtomicOptions>),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
@@ -86,10 +98,9 @@ pub fn main() -> ExitCode {
     status_of(result, ExitCode::SUCCESS)
 }
 
-/// What to do about an option of perftest, which `write-bw` and `write-lat` do not have. No other error of theirs suggests to
-/// take an option for the server's address.
+/// What to do about an option of perftest, which the benchmarks do not have. No other error of theirs suggests to take an option for the server's address.
 fn of_perftest(message: &mut clap::Error) -> Option<String> {
-    let is_ours = |argument: &OsString| ["write-bw", "write-lat"].iter().any(|name| argument == name);
+    let is_ours = |argument: &OsString| argument.to_str().is_some_and(remote::is_benchmark);
     if message.kind() != ErrorKind::UnknownArgument
         || !env::args_os().nth(1).is_some_and(|name| is_ours(&name))
     {
@@ -106,6 +117,9 @@ fn run(command: &Command) -> Result<()> {
     let verbosity = match command {
         Command::Loopback(args) => Some(args.verbosity()),
         Command::WriteBw(args) | Command::WriteLat(args) => Some(args.verbosity()),
+        Command::SendBw(args) | Command::SendLat(args) => Some(args.verbosity()),
+        Command::ReadBw(args) | Command::ReadLat(args) => Some(args.verbosity()),
+        Command::AtomicBw(args) | Command::AtomicLat(args) => Some(args.verbosity()),
         Command::Pump(args) => Some(args.verbosity()),
         Command::Ports(args) => Some(args.verbosity()),
         // The first has its own `-v`, about packets; in the others the transport does nothing.
@@ -119,8 +133,14 @@ fn run(command: &Command) -> Result<()> {
     }
     match command {
         Command::Loopback(args) => loopback::run(args),
-        Command::WriteBw(args) => remote::write_bw(args),
-        Command::WriteLat(args) => remote::write_lat(args),
+        Command::WriteBw(args) => args.bandwidth(),
+        Command::WriteLat(args) => args.latency(),
+        Command::SendBw(args) => args.bandwidth(),
+        Command::SendLat(args) => args.latency(),
+        Command::ReadBw(args) => args.bandwidth(),
+        Command::ReadLat(args) => args.latency(),
+        Command::AtomicBw(args) => args.bandwidth(),
+        Command::AtomicLat(args) => args.latency(),
         Command::Pump(args) => pump::run(args),
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),

@@ -96,6 +96,40 @@ fn flags_out_of_range() {
 }
 
 #[test]
+fn options_that_do_not_fit_the_operation() {
+    for (args, parts) in [
+        (&["atomic-bw", "127.0.0.1", "-s", "64"] as &[_], &["--size", "8 bytes"] as &[_]),
+        (&["atomic-lat", "127.0.0.1", "-a"], &["--all", "8 bytes"]),
+        (&["atomic-lat", "127.0.0.1", "-A", "SWAP"], &["SWAP", "FETCH_AND_ADD", "CMP_AND_SWAP"]),
+        (&["loopback", "--operation", "fetch-add", "-s", "4K"], &["--size", "8 bytes"]),
+        (&["loopback", "--operation", "copy"], &["copy", "compare-swap"]),
+        (&["loopback", "--operation", "read", "--srq"], &["--srq", "RDMA READs", "leave it out"]),
+        (&["loopback", "--operation", "read", "-o", "0"], &["--outs 0", "1 to 255"]),
+        (&["read-bw", "127.0.0.1", "-o", "256"], &["256", "--outs"]),
+        (&["write-bw", "127.0.0.1", "--srq"], &["--imm"]),
+        (
+            &["send-bw", "127.0.0.1", "--extensions", "read"],
+            &["--extensions read", "SENDs", "extension send"],
+        ),
+        (&["send-bw", "127.0.0.1", "--extensions", "send"], &["--extensions send", "extension rnr"]),
+        (
+            &["write-bw", "127.0.0.1", "--imm", "--extensions", "none"],
+            &["--extensions none", "extension rnr"],
+        ),
+        (&["loopback", "--extensions", "verbs"], &["`verbs` is no extension", "none", "atomic"]),
+        (&["read-bw", "127.0.0.1", "--yardstick"], &["--yardstick", "write-bw or send-bw"]),
+        (&["atomic-bw", "--yardstick"], &["--yardstick", "write-bw or send-bw"]),
+        (&["loopback", "--operation", "fetch-add", "--yardstick"], &["--yardstick", "leave it out"]),
+        (&["read-lat", "127.0.0.1", "--verify", "every"], &["--verify", "read-lat", "leave it out"]),
+        (&["send-lat", "127.0.0.1", "-q", "2"], &["--qp 2", "send-lat", "-q 1"]),
+        (&["read-lat", "127.0.0.1", "--samples", "x"], &["--samples", "read-bw"]),
+        (&["send-bw", "--verify", "every"], &["--verify", "client"]),
+    ] {
+        assert_refused(args, parts);
+    }
+}
+
+#[test]
 fn samples_of_nothing() {
     for (args, parts) in [
         (&["write-lat", "127.0.0.1", "--samples", "x"] as &[_], &["--samples", "write-bw"] as &[_]),
@@ -292,7 +326,8 @@ fn a_pump_without_a_route_is_refused() {
 /// perftest's options that are none of ours: each is told what ours is called, or that it is not needed.
 #[test]
 fn options_of_perftest_are_told_what_to_write() {
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
+        (&["-A", "CMP_AND_SWAP"], "it is for atomic-bw and atomic-lat"),
         (
             &["-b"],
             "-b, --bidirectional is an option of perftest, not of this command: a run has one direction",
@@ -319,7 +354,7 @@ fn options_of_perftest_are_told_what_to_write() {
         (&["--out_json"], "it is called --json"),
         (&["--bind_source_ip", "10.0.0.1"], "it is called --local"),
     ];
-    for command in ["write-bw", "write-lat"] {
+    for command in ["write-bw", "write-lat", "send-bw", "read-lat"] {
         for (args, part) in cases {
             let client = [&[command, "127.0.0.1", "-a"], args].concat();
             assert_refused(&client, &["spindrift: -", part]);
@@ -330,6 +365,9 @@ fn options_of_perftest_are_told_what_to_write() {
         let error = stderr(&output);
         assert!(error.contains("--nonsense") && !error.contains("-- --nonsense"), "{error}");
     }
+    assert_refused(&["send-bw", "-o", "4"], &["-o, --outs", "READs and atomic operations"]);
+    assert_refused(&["read-bw", "--use-srq"], &["--use-srq", "it is for SENDs"]);
+    assert_refused(&["send-lat", "--write_with_imm"], &["SENDs have --imm"]);
     // What other commands do not know has nothing to do with perftest.
     assert_refused(&["ports", "-b"], &["unexpected argument '-b'"]);
 }

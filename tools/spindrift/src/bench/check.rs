@@ -10,7 +10,7 @@ use spindrift::path::MAX_EVS;
 use spindrift::verbs::{Context, RtsAttr};
 use spindrift_pmd::fault::FaultPlan;
 
-use super::layout::Layout;
+use super::operation::Verb;
 use super::options::{Amount, RunArgs, Settings};
 use crate::config::{Config, EntropyName};
 use crate::driver::{self, Driver, Kernel, Reach};
@@ -40,11 +40,45 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
     }
     let size = named(args.size.or(args.all.then_some(0)).map(drop), "--size", "run.size");
     for &bytes in &settings.sizes {
-        Layout::new(bytes, settings.qps, settings.tx_depth)
+        settings
+            .work
+            .layout(bytes, settings.qps, settings.tx_depth)
             .map_err(|error| usage(format!("{size} {error}")))?;
     }
     transport(settings)?;
     congestion(settings)
+}
+
+/// An atomic operation has one size.
+pub(super) fn check_atomic_size(config: &Config, args: &RunArgs) -> Result<()> {
+    let name =
+        config.origin(args.size.is_some() || args.all, if args.all { "--all" } else { "--size" }, "run.size");
+    match args.size.or(config.run.size) {
+        _ if args.all => {}
+        None | Some(8) => return Ok(()),
+        Some(_) => {}
+    }
+    Err(usage(format!("{name}: an atomic operation has 8 bytes; leave it out")))
+}
+
+/// Checks what the side needs that decides on the operation.
+pub(crate) fn check_work(settings: &Settings) -> Result<()> {
+    let (work, offered) = (settings.work, settings.extensions);
+    in_range("--outs", work.outs.into(), &(1..=u8::MAX.into()))?;
+    if work.srq && !work.operation.takes_receive() {
+        return Err(usage(format!(
+            "--srq: {} take no receive work request; leave it out, or use operations that do",
+            work.operation.plural()
+        )));
+    }
+    let needed = work.operation.extensions();
+    if let Some(name) = needed.names().find(|&name| !offered.names().any(|offered| offered == name)) {
+        return Err(usage(format!(
+            "--extensions {offered}: {} need the extension {name}; add it, or leave the option out",
+            work.operation.plural()
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses settings that the driver does not have. `flags` are those that were given; `fits` says which drivers the command can use.
@@ -287,7 +321,12 @@ pub(crate) fn check_latency(settings: &Settings, args: &RunArgs, what: &str) -> 
         return Err(usage(format!("{name} {}: {what} uses one lane; leave it out", settings.lanes)));
     }
     if args.verify.is_some() {
-        return Err(usage(format!("--verify: {what} sees the last byte of each write only; leave it out")));
+        let sees = match settings.work.operation.verb() {
+            Verb::Write | Verb::Send => "the last byte of each message only",
+            Verb::Read => "the last byte of each message, and all of the last message",
+            Verb::Atomic => "every result",
+        };
+        return Err(usage(format!("--verify: {what} compares {sees}; leave it out")));
     }
     Ok(())
 }

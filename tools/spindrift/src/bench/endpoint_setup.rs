@@ -7,7 +7,7 @@ use spindrift::counters::Counters;
 use spindrift::endpoint::EndpointConfig;
 use spindrift::engine::LaneCounters;
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr,
+    Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, Srq,
     VerbsError,
 };
 use spindrift_exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
@@ -16,6 +16,7 @@ use spindrift_pmd::pcap::Capture;
 use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};
 
 use super::nic::Nic;
+use super::operation::{Operation, Work};
 use super::options::Settings;
 use crate::config::CcName;
 use crate::output::eprint_line;
@@ -44,7 +45,8 @@ impl InUse {
 /// Completions that may be outstanding on each lane, if there are completion queues for as many.
 pub(crate) fn completions(settings: &Settings) -> Result<u32> {
     let (qps, depth, lanes) = (settings.qps, settings.tx_depth, settings.lanes);
-    let outstanding = (u64::from(depth) + 16) * qps.div_ceil(lanes.max(1)) as u64;
+    let of_each = u64::from(depth) + u64::from(settings.receives());
+    let outstanding = of_each * qps.div_ceil(lanes.max(1)) as u64;
     match u32::try_from(outstanding) {
         Ok(outstanding) if outstanding <= MAX_CQ_DEPTH => Ok(outstanding),
         _ => bail!(
@@ -60,10 +62,13 @@ pub(crate) struct Side {
     pub(crate) qps: Vec<Qp>,
     /// One for each lane.
     pub(crate) cqs: Vec<Cq>,
-    /// Where writes of this side come from.
+    /// Where the bytes of messages come from, to whichever side they go.
     pub(crate) source: Mr,
-    /// Where the peer writes to.
+    /// Where the bytes of messages go to.
     pub(crate) target: Mr,
+    /// Receives of all queue pairs, if they share them.
+    pub(crate) srq: Option<Srq>,
+    pub(crate) work: Work,
     _pd: Pd,
     pub(crate) context: Context,
     pub(crate) in_use: InUse,
@@ -95,12 +100,17 @@ impl Side {
         let register = |access| {
             pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
         };
-        let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
+        let work = settings.work;
+        let [from, to] = work.operation.access();
+        let (source, target) = (register(from)?, register(to)?);
+        let buffers = settings.receives().saturating_mul(settings.qps as u32);
+        let srq = work.srq.then(|| context.create_srq(buffers)).transpose();
+        let srq = srq.context("--srq: fewer queue pairs or a smaller tx depth may help")?;
         let cc = settings.congestion(planes, &context.default_cc(0));
         let ports = context.query_ports().into_iter().filter(|port| port.lane == 0);
         let ports = ports.map(|port| (port.name, port.notes)).collect();
         let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into(), gso };
-        let config = settings.queue_pair(planes, cc);
+        let config = QpConfig { srq: srq.clone(), ..settings.queue_pair(planes, cc) };
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {
             let config = QpConfig { lane: Placement::On(lane), ..config.clone() };
@@ -112,6 +122,8 @@ impl Side {
             cqs,
             source,
             target,
+            srq,
+            work,
             _pd: pd,
             context,
             in_use,
@@ -124,7 +136,12 @@ impl Side {
     /// What the peer has to know.
     pub(crate) fn offer(&self) -> Result<Offer> {
         let qps = self.qps.iter().map(Qp::info).collect::<Result<_, _>>()?;
-        Ok(Offer { qps, memory: vec![self.target.remote()], app: String::new() })
+        let mut memory = vec![self.target.remote()];
+        // A peer that reads needs both: its path check writes.
+        if self.work.operation == Operation::Read {
+            memory.push(self.source.remote());
+        }
+        Ok(Offer { qps, memory, app: String::new() })
     }
 
     /// Connects queue pairs of one process with each other.
@@ -145,8 +162,9 @@ impl Side {
         Ok(())
     }
 
+    /// What the peer's operations name.
     pub(crate) fn remote(&self) -> RemoteMr {
-        self.target.remote()
+        if self.work.operation == Operation::Read { self.source.remote() } else { self.target.remote() }
     }
 
     /// Everything that was counted, for people: name and value, without what is 0.

@@ -125,6 +125,11 @@ impl Layout {
         self.footprint() as usize + GUARD
     }
 
+    /// Gives the place of a slot the bytes of one that nothing was written to.
+    pub(crate) fn wipe(&self, target: &Region, qp: usize, slot: u64) -> Result<()> {
+        Ok(target.fill(self.at(qp, slot), self.size as usize, UNTOUCHED)?)
+    }
+
     fn at(&self, qp: usize, slot: u64) -> usize {
         ((qp as u64 * self.slots + slot) * self.stride) as usize
     }
@@ -199,6 +204,21 @@ impl Layout {
         writes: &[u64],
         tick: Tick<'_>,
     ) -> Result<Option<Mismatch>> {
+        let content = |qp: usize, slot| {
+            let writes = writes.get(qp).copied().unwrap_or_default();
+            last_write_to(slot, self.slots, writes).map(|write| self.source(qp, write))
+        };
+        self.check_slots(target, pattern, &content, tick)
+    }
+
+    /// As [`Layout::check`], where `content` says for each slot from which offset of the pattern its bytes are.
+    pub(crate) fn check_slots(
+        &self,
+        target: &Region,
+        pattern: &dyn Fn(usize, &mut [u8]) -> Result<()>,
+        content: &dyn Fn(usize, u64) -> Option<usize>,
+        tick: Tick<'_>,
+    ) -> Result<Option<Mismatch>> {
         let (mut walk, mut expected) = (Walk::new(tick), [UNTOUCHED; BLOCK]);
         // Compares a part of the target with the pattern from an offset on, or with bytes that nobody wrote.
         let mut compare = |part: Range<usize>, source: Option<usize>| {
@@ -212,11 +232,11 @@ impl Layout {
                 Ok(offset.map(|offset| block.start + offset))
             })
         };
-        for (qp, &writes) in writes.iter().enumerate().take(self.qps) {
+        for qp in 0..self.qps {
             for slot in 0..self.slots {
                 let (start, end) = (self.at(qp, slot), self.at(qp, slot + 1));
                 let behind = start + self.size as usize;
-                let source = last_write_to(slot, self.slots, writes).map(|write| self.source(qp, write));
+                let source = content(qp, slot);
                 for (part, source) in [(start..behind, source), (behind..end, None)] {
                     if let Some(offset) = compare(part, source)? {
                         return Ok(Some(Mismatch { qp, offset }));
@@ -228,12 +248,41 @@ impl Layout {
         Ok(offset.map(|offset| Mismatch { qp: self.qps - 1, offset }))
     }
 
+    /// Compares one complete write that no later one has replaced, whole.
+    pub(crate) fn holds(
+        &self,
+        target: &Region,
+        pattern: &dyn Fn(usize, &mut [u8]) -> Result<()>,
+        (qp, write): (usize, u64),
+    ) -> Result<bool> {
+        let (from, to, mut expected) = (self.source(qp, write), self.target(qp, write), [0; BLOCK]);
+        let mut go_on = || Ok(());
+        let found = Walk::new(&mut go_on).blocks(0..self.size as usize, |part| {
+            let bytes = expected.get_mut(..part.len()).unwrap_or_default();
+            pattern(from + part.start, bytes)?;
+            Ok(target.first_difference(to + part.start, bytes)?)
+        })?;
+        Ok(found.is_none())
+    }
+
     /// Compares the first bytes, up to `most`, of one complete write that no later one has replaced.
     pub(crate) fn sample(
         &self,
         target: &Region,
         pattern: &[u8],
         (qp, write): (usize, u64),
+        most: usize,
+    ) -> Result<bool> {
+        self.sample_at(target, pattern, (qp, write), self.target(qp, write), most)
+    }
+
+    /// As [`Layout::sample`], where the write is at this offset of the target.
+    pub(crate) fn sample_at(
+        &self,
+        target: &Region,
+        pattern: &[u8],
+        (qp, write): (usize, u64),
+        offset: usize,
         most: usize,
     ) -> Result<bool> {
         let len = most.min(self.size as usize);
@@ -244,7 +293,7 @@ impl Layout {
         let Some(bytes) = pattern.get(from..from + len) else {
             bail!("the pattern is shorter than the source")
         };
-        Ok(target.first_difference(self.target(qp, write) + skip, bytes)?.is_none())
+        Ok(target.first_difference(offset + skip, bytes)?.is_none())
     }
 }
 

@@ -2,16 +2,19 @@
 
 pub(crate) mod baseline;
 pub(crate) mod check;
+pub(crate) mod counters;
 pub(crate) mod endpoint_setup;
 pub(crate) mod evs;
 pub(crate) mod findings;
 pub(crate) mod layout;
 pub(crate) mod loopback_pump;
 pub(crate) mod nic;
+pub(crate) mod operation;
 pub(crate) mod options;
 pub(crate) mod pin;
 pub(crate) mod pingpong;
 pub(crate) mod preemption;
+pub(crate) mod receiver;
 pub(crate) mod report;
 pub(crate) mod samples;
 pub(crate) mod source_ports;

@@ -8,12 +8,13 @@ use clap::{Args, ValueEnum};
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits, Route};
 use spindrift::path::PathConfig;
-use spindrift::verbs::{QpConfig, RtsAttr};
+use spindrift::verbs::{Extensions, QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
 
-use super::check::{check, parse_faults, retry};
+use super::check::{check, check_atomic_size, parse_faults, retry};
 use super::evs::EvLists;
+use super::operation::Work;
 use super::pin::WaitName;
 use crate::config::{CcName, Config, EntropyName, PathSet};
 use crate::driver::Driver;
@@ -30,13 +31,14 @@ const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) verbosity: Verbosity,
-    /// Message size: 64, 64K, 4KiB, 1M [default: all sizes for `loopback`, 64K for `write-bw`, 2 for latency]
+    /// Message size: 64, 64K, 4KiB, 1M [default: all sizes for `loopback`, 64K for bandwidth, 2 for latency, 8 for
+    /// atomic operations]
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,
     /// All sizes from 2 bytes to 8 MiB, doubling
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Messages of each size [default: 5000 for `write-bw`, 1000 for `write-lat`, 10000 for `loopback --latency`]
+    /// Messages of each size [default: 5000 for bandwidth, 1000 for latency, 10000 for `loopback --latency`]
     #[arg(
         short = 'n',
         long = "iters",
@@ -88,9 +90,13 @@ pub(crate) struct RunArgs {
     /// Backup entropy values per queue pair, over all planes [default: 64, or 0 with --evs]
     #[arg(long, value_name = "N")]
     pub(crate) backup_evs: Option<u16>,
-    /// Which writes are compared with the expected contents of memory [default: last]
+    /// Which messages are compared with the expected contents of memory [default: last, or every for atomic
+    /// operations]
     #[arg(long, value_enum)]
     pub(crate) verify: Option<Verify>,
+    /// Extensions of MRC to offer to the peer: names such as send,rnr,read,atomic, or none [default: all]
+    #[arg(long, value_name = "NAME,..", value_parser = parse_extensions)]
+    pub(crate) extensions: Option<Extensions>,
     /// Seed of all randomness, to repeat a run; it makes keys predictable [default: 1 for `loopback`, else random]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -119,13 +125,27 @@ impl RunArgs {
     }
 }
 
-/// Which writes of a bandwidth run are compared, byte for byte.
+/// Names of extensions, separated by commas.
+fn parse_extensions(text: &str) -> Result<Extensions, String> {
+    if text == "none" {
+        return Ok(Extensions::NONE);
+    }
+    text.split(',').try_fold(Extensions::NONE, |known, name| {
+        let extension = Extensions::from(vec![name.to_owned()]);
+        if extension.is_empty() {
+            return Err(format!("`{name}` is no extension; give `none`, or some of {}", Extensions::ALL));
+        }
+        Ok(known | extension)
+    })
+}
+
+/// Which messages of a bandwidth run are compared, byte for byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Verify {
-    /// The last write to each buffer, after the measurement.
+    /// The last message to each buffer, after the measurement.
     #[default]
     Last,
-    /// Every write, before its buffer is used again.
+    /// Every message, before its buffer is used again.
     Every,
 }
 
@@ -149,6 +169,9 @@ pub(crate) enum Amount {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
+    pub(crate) work: Work,
+    /// Those to offer.
+    pub(crate) extensions: Extensions,
     pub(crate) sizes: Vec<u64>,
     pub(crate) amount: Amount,
     pub(crate) qps: usize,
@@ -190,6 +213,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Defaults {
     pub(crate) port: &'static Driver,
+    pub(crate) work: Work,
     /// `None` sweeps.
     pub(crate) size: Option<u64>,
     pub(crate) amount: Amount,
@@ -205,7 +229,12 @@ impl Settings {
     pub(crate) fn new(args: &RunArgs, port: Option<&'static Driver>, defaults: &Defaults) -> Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let run = &config.run;
-        let size = if args.all { None } else { args.size.or(run.size).or(defaults.size) };
+        let work = defaults.work;
+        let mut size = if args.all { None } else { args.size.or(run.size).or(defaults.size) };
+        if work.operation.is_atomic() {
+            check_atomic_size(&config, args)?;
+            size = Some(8);
+        }
         let sizes = size.map_or_else(|| SWEEP.map(|shift| 1 << shift).collect(), |size| vec![size]);
         let amount = match (args.iterations, args.duration, run.iterations, run.duration) {
             (Some(n), ..) | (None, None, Some(n), None) => Amount::Iterations(n),
@@ -220,12 +249,14 @@ impl Settings {
         let fault_name = config.origin(args.fault.is_some(), "--fault", "nic.fault");
         let fault = fault_text.as_deref().map(|text| parse_faults(&fault_name, text)).transpose()?;
         let settings = Self {
+            work,
+            extensions: args.extensions.unwrap_or(Extensions::ALL),
             sizes,
             amount,
             qps: args.qp.or(run.qps).unwrap_or(1) as usize,
             lanes: args.lanes.or(config.nic.lanes).unwrap_or(1),
             tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
-            verify: args.verify.unwrap_or_default(),
+            verify: work.verify(args.verify.unwrap_or_default()),
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::Auto),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
@@ -282,13 +313,20 @@ impl Settings {
         }
     }
 
+    /// Receive work requests of each queue pair, at most.
+    pub(crate) fn receives(&self) -> u32 {
+        self.work.receives(self.tx_depth.max(2).into())
+    }
+
     /// The settings of each queue pair over so many planes, with this congestion control.
     pub(crate) fn queue_pair(&self, planes: usize, cc: CcConfig) -> QpConfig {
         let base = QpConfig::default();
         let from = &self.config.transport;
         QpConfig {
             max_send_wr: self.tx_depth,
-            max_recv_wr: 16,
+            max_recv_wr: self.receives(),
+            max_rd_atomic: self.work.outs,
+            extensions: self.extensions,
             path: self.paths(planes),
             cc: Some(cc),
             max_mtu: self.mtu,
@@ -345,7 +383,8 @@ impl Settings {
     /// Those of a short run where nobody says anything.
     pub(crate) fn of_test(port: &'static Driver) -> Self {
         let (size, amount) = (Some(2), Amount::Iterations(1));
-        let defaults = Defaults { port, size, amount, seed: None, tx_depth: 1 };
+        let work = Work::of(super::operation::Operation::Write);
+        let defaults = Defaults { port, work, size, amount, seed: None, tx_depth: 1 };
         Self::new(&RunArgs::default(), None, &defaults).unwrap()
     }
 }

@@ -1,13 +1,16 @@
-//! Ping-pong: each side replies to the other's write. Half of a round trip is the latency.
+//! Ping-pong: each side replies to the other's message. Half of a round trip is the latency. READs and atomic operations are
+//! round trips of their own, to which the transport of the other side responds.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
-use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
+use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 use spindrift_exchange::RemoteMr;
 
 use super::endpoint_setup::{Side, has_arrived};
+use super::layout::Layout;
+use super::operation::{Operation, counter};
 use super::pin::{Idle, cpu_time};
 use super::preemption::Preemption;
 use super::report::explain;
@@ -35,7 +38,7 @@ pub(crate) type GoOn<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 /// What the leader measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Led {
-    /// Halves of the round trips, ns.
+    /// Halves of the round trips, or whole ones if the other side's transport responds, ns.
     pub(crate) histogram: Histogram<u64>,
     pub(crate) elapsed: Duration,
     /// Time for which this process's threads had cores.
@@ -44,16 +47,34 @@ pub(crate) struct Led {
     pub(crate) longest_pause: Duration,
 }
 
+/// What both sides know of a game.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Game {
+    pub(crate) layout: Layout,
+    pub(crate) rounds: u64,
+    pub(crate) seed: u64,
+}
+
+impl Game {
+    /// All rounds, the warm-up's among them.
+    pub(crate) const fn all(&self) -> u64 {
+        WARM_UP + self.rounds
+    }
+}
+
 /// One side of the game, on its first queue pair and only lane.
 ///
-/// A write of one packet is seen by its last byte in memory, as perftest does. The packets of a larger one
+/// A SEND takes a receive at the other side. A write of one packet is seen by its last byte in memory, as perftest does. The packets of a larger one
 /// arrive in any order, so it carries an immediate, which says that all of it is there.
 pub(crate) struct Player<'a> {
     side: &'a mut Side,
-    size: u32,
+    game: Game,
     local: Sge,
     remote: RemoteAddr,
-    with_imm: bool,
+    operation: Operation,
+    /// Receives posted.
+    expected: u64,
+    /// Messages of the other side that have completed one, or round trips that are complete.
     arrived: u64,
     idle: Idle,
     /// Start of what is measured.
@@ -68,18 +89,30 @@ pub(crate) struct Player<'a> {
 
 impl<'a> Player<'a> {
     /// Gets ready; the peer may send once this has returned.
-    pub(crate) fn new(side: &'a mut Side, size: u32, remote: RemoteMr, mtu: u32, idle: Idle) -> Result<Self> {
-        let local = side.source.sge(0, size)?;
+    pub(crate) fn new(
+        side: &'a mut Side,
+        game: Game,
+        remote: RemoteMr,
+        mtu: u32,
+        idle: Idle,
+    ) -> Result<Self> {
+        let size = game.layout.size;
+        let operation = match side.work.operation {
+            Operation::Write if size > mtu => Operation::WriteImm,
+            operation => operation,
+        };
+        let local = if operation.is_fetch() { &side.target } else { &side.source };
+        let local = local.sge(0, size)?;
         let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
         side.target.region().store(size as usize - 1, 0)?;
-        let with_imm = size > mtu;
         let start = Instant::now();
         let mut player = Self {
             side,
-            size,
+            game,
             local,
             remote,
-            with_imm,
+            operation,
+            expected: 0,
             arrived: 0,
             idle,
             start,
@@ -88,19 +121,35 @@ impl<'a> Player<'a> {
             asked: start,
             polls: 0,
         };
-        if with_imm {
-            while player.side.qps.first().is_some_and(|qp| qp.recvs_outstanding() < RECEIVES) {
-                player.expect_one()?;
-            }
+        if operation.takes_receive() {
+            (0..RECEIVES).try_for_each(|_| player.expect_one())?;
         }
         Ok(player)
     }
 
+    /// Posts a receive, if there is one more message to come: the next size has others.
     fn expect_one(&mut self) -> Result<()> {
-        if let Some(qp) = self.side.qps.first_mut() {
-            qp.post_recv(RecvWr::empty(0))?;
+        if self.expected == self.game.all() {
+            return Ok(());
         }
+        let local = if self.operation.fills_receive() {
+            self.side.target.sge(0, self.local.len)?
+        } else {
+            Sge::EMPTY
+        };
+        let wr = RecvWr { wr_id: self.expected, local };
+        match (&self.side.srq, self.side.qps.first_mut()) {
+            (Some(srq), _) => srq.post_recv(wr)?,
+            (None, Some(qp)) => qp.post_recv(wr)?,
+            (None, None) => bail!("no queue pair"),
+        }
+        self.expected += 1;
         Ok(())
+    }
+
+    /// Where the last byte of a message is.
+    const fn last(&self) -> usize {
+        self.local.len as usize - 1
     }
 
     /// What the last byte of a round's message is; never 0, which the target starts with.
@@ -110,8 +159,17 @@ impl<'a> Player<'a> {
 
     /// Sends this round's message.
     pub(crate) fn send(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
-        self.side.source.region().store(self.size as usize - 1, Self::marker(round))?;
-        let op = if self.with_imm { SendOp::WriteWithImm(round as u32) } else { SendOp::Write };
+        let Game { layout, seed, .. } = &self.game;
+        // Always at the first slot: its number decides on the operation alone.
+        let (op, ..) = self.operation.request(layout, *seed, 0, round);
+        match op {
+            SendOp::Read => {
+                let stale = !self.side.source.region().load(self.last())?;
+                self.side.target.region().store(self.last(), stale)?;
+            }
+            _ if self.operation.is_atomic() => {}
+            _ => self.side.source.region().store(self.last(), Self::marker(round))?,
+        }
         let wr =
             SendWr { wr_id: round, op, local: self.local, remote: self.remote, signaled: true, fence: false };
         loop {
@@ -153,9 +211,19 @@ impl<'a> Player<'a> {
             let why = explain(wc.status, &self.side.retry, has_arrived(&self.side.context));
             bail!("queue pair {:#08x}: round {} failed: {why}", wc.qpn.get(), wc.wr_id);
         }
-        if wc.opcode == WcOpcode::RecvRdmaWithImm {
+        let (size, due) = (self.local.len, self.arrived);
+        if wc.opcode.is_receive() {
+            let imm = self.operation.has_imm().then_some(due as u32);
+            if wc.byte_len != size || wc.imm != imm {
+                let (bytes, found) = (wc.byte_len, wc.imm);
+                bail!(
+                    "round {due}: a message of {bytes} bytes with immediate {found:?} came, not {size} with {imm:?}"
+                );
+            }
             self.arrived += 1;
             self.expect_one()?;
+        } else if self.operation.is_fetch() {
+            self.arrived += 1;
         }
         Ok(())
     }
@@ -166,10 +234,10 @@ impl<'a> Player<'a> {
         self.polls = 0;
         loop {
             let has_slept = self.poll()?;
-            let there = if self.with_imm {
+            let there = if self.operation.takes_receive() || self.operation.is_fetch() {
                 self.arrived > round
             } else {
-                self.side.target.region().load(self.size as usize - 1)? == Self::marker(round)
+                self.side.target.region().load(self.last())? == Self::marker(round)
             };
             if there {
                 return Ok(());
@@ -212,18 +280,51 @@ impl<'a> Player<'a> {
         Ok(now)
     }
 
-    /// Sends first and measures half of each round trip.
-    pub(crate) fn lead(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Led> {
+    /// Compares what the wait for a round has left in memory.
+    fn compare(&self, round: u64) -> Result<()> {
+        let Side { source, target, .. } = &*self.side;
+        let Game { layout, seed, .. } = &self.game;
+        let is_right = match self.operation {
+            // Seen by its last byte.
+            Operation::Write => true,
+            Operation::Read => target.region().load(self.last())? == source.region().load(self.last())?,
+            operation if operation.is_atomic() => {
+                let found = target.region().load_u64(layout.target(0, 0))?;
+                found == counter(*seed, 0, round)
+            }
+            _ => target.region().load(self.last())? == Self::marker(round),
+        };
+        if !is_right {
+            bail!("round {round}: memory does not hold what the {} had to leave there", self.operation);
+        }
+        Ok(())
+    }
+
+    /// Compares all bytes of the last READ.
+    fn compare_last(&self) -> Result<()> {
+        let Side { source, target, .. } = &*self.side;
+        let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+        if self.operation == Operation::Read && !self.game.layout.holds(target.region(), &pattern, (0, 0))? {
+            bail!("memory does not hold what the last READ had to leave there");
+        }
+        Ok(())
+    }
+
+    /// Sends first and measures half of each round trip, or each whole one.
+    pub(crate) fn lead(&mut self, go_on: GoOn<'_>) -> Result<Led> {
+        let parts = if self.operation.is_fetch() { 1 } else { 2 };
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
-        for round in 0..WARM_UP + rounds {
+        for round in 0..self.game.all() {
             let start = self.begin(round, go_on)?;
             self.send(round, go_on)?;
             self.wait(round, go_on)?;
-            let half_ns = start.elapsed().as_nanos() as u64 / 2;
+            let part_ns = start.elapsed().as_nanos() as u64 / parts;
             if round >= WARM_UP {
-                histogram.saturating_record(half_ns.max(1));
+                histogram.saturating_record(part_ns.max(1));
             }
+            self.compare(round)?;
         }
+        self.compare_last()?;
         let elapsed = self.start.elapsed();
         self.pauses.look(elapsed);
         let cpu = cpu_time().saturating_sub(self.cpu_before);
@@ -231,9 +332,10 @@ impl<'a> Player<'a> {
     }
 
     /// Answers so many rounds. Returns the longest time that this thread was not run.
-    pub(crate) fn follow(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Duration> {
-        for round in 0..WARM_UP + rounds {
+    pub(crate) fn follow(&mut self, go_on: GoOn<'_>) -> Result<Duration> {
+        for round in 0..self.game.all() {
             self.wait(round, go_on)?;
+            self.compare(round)?;
             self.send(round, go_on)?;
             // Behind the answer: nobody waits for this look at the clock.
             self.begin(round, go_on)?;

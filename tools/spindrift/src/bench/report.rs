@@ -264,6 +264,11 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
         put("host", host.clone().into());
         put("routing", nic.routing.map(RoutingName::name).into());
     }
+    put("operation", settings.work.operation.name().into());
+    if settings.work.operation.is_fetch() {
+        put("outs", settings.work.outs.into());
+    }
+    put("srq", settings.work.srq.into());
     put("lanes", settings.lanes.into());
     put("wait", settings.wait.name().into());
     put("queue_pairs", settings.qps.into());
@@ -317,7 +322,7 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}{}{}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
+        "port {}, {}{}{}{}, {}, tx depth {}{}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name,
         many(in_use.planes, "plane"),
         settings.link_rate.map_or_else(String::new, |rate| format!(" of {}/s", format_rate(rate))),
@@ -325,6 +330,11 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
         if settings.wait == WaitName::Poll { ", asleep while idle" } else { "" },
         many(settings.qps, "queue pair"),
         settings.tx_depth,
+        if settings.work.operation.is_fetch() {
+            format!(", {} outstanding", settings.work.outs)
+        } else {
+            String::new()
+        },
         in_use.mtu,
         if settings.icrc { "on" } else { "off" },
         in_use.cc.name(),

@@ -1,10 +1,11 @@
-//! One lane's part of the writes: keeps a window of them in flight on each of its queue pairs.
+//! One lane's part of a run: keeps a window of requests in flight on each of its queue pairs.
 
 use anyhow::{Result, bail};
-use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendOp, SendWr, Sge, Wc};
+use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendWr, Sge, Wc};
 
 use super::endpoint_setup::has_arrived;
 use super::layout::Layout;
+use super::operation::Operation;
 use super::pin::Idle;
 use super::report::explain;
 
@@ -34,6 +35,9 @@ pub(super) struct Worker<'a> {
     pub(super) streams: Vec<Stream<'a>>,
     pub(super) cq: &'a mut Cq,
     pub(super) layout: Layout,
+    pub(super) operation: Operation,
+    /// Of the run.
+    pub(super) seed: u64,
     /// Writes in flight on each queue pair.
     pub(super) depth: u64,
     /// Most writes of each queue pair in a run: none goes to a place twice.
@@ -99,14 +103,15 @@ impl Worker<'_> {
                 && stream.posted - stream.completed < self.depth
                 && stream.posted < stream.end
             {
-                let source = self.layout.source(stream.number, stream.posted) as u64;
-                let target = self.layout.target(stream.number, stream.posted) as u64;
+                let (op, local, remote) =
+                    self.operation.request(&self.layout, self.seed, stream.number, stream.posted);
                 stream.qp.post_send(SendWr {
                     wr_id: (place as u64) << 48 | (stream.posted & WRITE_MASK),
-                    op: SendOp::Write,
-                    local: Sge { addr: self.local.addr + source, ..self.local },
-                    remote: RemoteAddr { addr: self.remote.addr + target, ..self.remote },
+                    op,
+                    local: Sge { addr: self.local.addr + local as u64, ..self.local },
+                    remote: RemoteAddr { addr: self.remote.addr + remote as u64, ..self.remote },
                     signaled: true,
+                    fence: false,
                 })?;
                 stream.posted += 1;
                 posted_now += 1;
@@ -122,8 +127,9 @@ impl Worker<'_> {
             let (place, write) = ((wc.wr_id >> 48) as usize, wc.wr_id & WRITE_MASK);
             if !wc.status.is_success() {
                 bail!(
-                    "queue pair {:#08x}: write {write} of {} bytes failed: {}",
+                    "queue pair {:#08x}: {} {write} of {} bytes failed: {}",
                     wc.qpn.get(),
+                    self.operation,
                     self.layout.size,
                     explain(wc.status, &self.retry, has_arrived(&self.context))
                 );
@@ -133,7 +139,7 @@ impl Worker<'_> {
             };
             let (number, next) = (stream.number, stream.completed);
             if next & WRITE_MASK != write {
-                bail!("queue pair {number}: write {write} completed, but {next} was next");
+                bail!("queue pair {number}: {} {write} completed, but {next} was next", self.operation);
             }
             check(number, next)?;
             stream.completed += 1;

@@ -1,4 +1,4 @@
-//! Keeps a window of writes in flight on every queue pair and measures: a thread for each lane, with its own queue pairs and
+//! Keeps a window of requests in flight on every queue pair and measures: a thread for each lane, with its own queue pairs and
 //! completion queue.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -69,7 +69,7 @@ pub(crate) fn next_lap(layout: &Layout, whole: Amount, over: &Measured) -> Optio
     (left > 0).then_some(Amount::Iterations(lap.min(left)))
 }
 
-/// Writes of one size.
+/// Requests of one size: writes, as a rule.
 pub(crate) struct Writer<'a> {
     layout: Layout,
     first: Worker<'a>,
@@ -83,18 +83,23 @@ impl<'a> Writer<'a> {
         layout: Layout,
         remote: RemoteMr,
         (depth, verify): (u32, Verify),
+        seed: u64,
         cores: &Cores,
     ) -> Result<Self> {
         // Both checked once for all slots.
-        let local = side.source.sge(0, layout.size)?;
+        let work = side.work;
+        let local = if work.operation.is_fetch() { &side.target } else { &side.source };
+        let local = local.sge(0, layout.size)?;
         let remote = remote.at(0, layout.footprint())?;
-        let (context, retry, depth) = (&side.context, side.retry, layout.depth(depth));
+        let (context, retry, depth) = (&side.context, side.retry, work.depth(&layout, depth));
         let worker = |(lane, cq)| Worker {
             lane,
             context: context.clone(),
             streams: Vec::new(),
             cq,
             layout,
+            operation: work.operation,
+            seed,
             depth,
             lap: (verify == Verify::Every).then_some(layout.slots),
             local,
@@ -123,6 +128,14 @@ impl<'a> Writer<'a> {
             }
         }
         writes
+    }
+
+    /// The same number of messages on each queue pair, which are not measured: they consume what the peer has posted.
+    pub(crate) fn consume(&mut self, of_each: u64, watch: &mut dyn Watch, check: Check<'_>) -> Result<()> {
+        for worker in self.others.iter_mut().chain([&mut self.first]) {
+            worker.lap = Some(of_each);
+        }
+        self.run(Amount::Iterations(of_each * self.layout.qps as u64), watch, check).map(drop)
     }
 
     /// Writes until the amount is reached and everything posted is complete.

@@ -109,7 +109,7 @@ fn run(args: &[&str]) -> Result<(), String> {
     let cli = Cli::try_parse_from([&["spindrift"], args].concat()).map_err(|error| error.to_string())?;
     let result = match cli.command.unwrap() {
         Command::Loopback(args) => crate::loopback::run(&args),
-        Command::WriteBw(args) => crate::remote::write_bw(&args),
+        Command::WriteBw(args) => args.bandwidth(),
         Command::Pump(args) => crate::pump::run(&args),
         other => panic!("{other:?}"),
     };

@@ -8,7 +8,17 @@ use crate::Cli;
 use crate::driver::{self, Driver, Setting};
 
 /// Commands that open ports.
-const COMMANDS: [&str; 3] = ["loopback", "write-bw", "write-lat"];
+const COMMANDS: [&str; 9] = [
+    "loopback",
+    "write-bw",
+    "write-lat",
+    "send-bw",
+    "send-lat",
+    "read-bw",
+    "read-lat",
+    "atomic-bw",
+    "atomic-lat",
+];
 
 impl Setting {
     /// A line of a configuration file.
@@ -149,6 +159,7 @@ mod tests {
     #[test]
     fn each_kind_lists_what_it_uses_with_its_default() {
         let kinds = to_json();
+        let [_, between_hosts @ ..] = COMMANDS;
         let find = |kind: &str, name: &str| {
             let kind = kinds.as_array().unwrap().iter().find(|entry| entry["port"] == kind).unwrap();
             kind["settings"].as_array().unwrap().iter().find(|setting| setting["name"] == name).cloned()
@@ -156,9 +167,9 @@ mod tests {
         assert_eq!(find("udp", "nic.source_ports").unwrap()["default"], 32);
         assert_eq!(find("udp", "transport.udp_port").unwrap()["default"], 4971);
         assert_eq!(find("loopback", "nic.planes").unwrap()["commands"], json!(["loopback"]));
-        assert_eq!(find("udp", "nic.local").unwrap()["commands"], json!(["write-bw", "write-lat"]));
+        assert_eq!(find("udp", "nic.local").unwrap()["commands"], json!(between_hosts));
         assert_eq!(find("loopback", "nic.port").unwrap()["commands"], json!(["loopback"]));
-        assert_eq!(find("af_xdp", "nic.port").unwrap()["commands"], json!(["write-bw", "write-lat"]));
+        assert_eq!(find("af_xdp", "nic.port").unwrap()["commands"], json!(between_hosts));
         assert_eq!(find("af_xdp", "nic.xdp_mode").unwrap()["default"], "auto");
         assert_eq!(find("af_xdp", "nic.rx_buffers").unwrap()["default"], 2048);
         assert_eq!(find("af_xdp", "transport.udp_port").unwrap()["default"], 4971);

@@ -1,24 +1,29 @@
 //! The client: decides what is run, and measures.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
+use spindrift::memory::Region;
 use spindrift_exchange::{Channel, ExchangeError};
 
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
-use super::plan::{Kind, Message, Plan, TOOL, VERSION};
+use super::plan::{Message, Plan, Shape, TOOL, VERSION};
 use super::planes::Planes;
 use super::pump::Sending;
 use super::{Connected, Session, sample};
+use crate::bench::counters;
 use crate::bench::endpoint_setup::{InUse, Side};
 use crate::bench::layout::Layout;
+use crate::bench::operation::{Operation, RECEIVES_MAX, Verb};
 use crate::bench::options::{Amount, Verify};
-use crate::bench::pingpong::Player;
+use crate::bench::pingpong::{Game, Player};
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_lines,
@@ -110,6 +115,7 @@ impl<'a> Client<'a> {
             tool: TOOL.to_owned(),
             version: VERSION,
             kind: session.kind,
+            work: settings.work,
             queue_pairs: settings.qps,
             tx_depth: settings.tx_depth,
             sizes: settings.sizes.clone(),
@@ -169,28 +175,32 @@ impl<'a> Client<'a> {
         let (settings, kind) = (&self.session.settings, self.session.kind);
         if !settings.json {
             print_line(&format!(
-                "spindrift {} to {}: {}",
+                "spindrift {} to {}: {}, {}",
                 kind.name(),
                 self.peer.address(),
+                settings.work.words(),
                 settings_lines(settings, &self.connected.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
-            print_line(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
+            print_line(&match kind.shape {
+                Shape::Bandwidth => BandwidthRow::head(columns),
+                Shape::Latency => LatencyRow::head(),
+            });
         }
         for index in 0..self.layouts.len() {
             self.session.stop.check()?;
             self.connected.side.tell_new_notes();
-            match kind {
-                Kind::WriteBw => {
+            match kind.shape {
+                Shape::Bandwidth => {
                     let row = self.bandwidth(index)?;
                     let verified = row.verified;
                     self.show(&row.line());
                     rows.bandwidth.push(row);
                     if !verified {
-                        bail!("the memory of the {} does not hold what was written", self.peer.name());
+                        bail!("{}", self.mismatch());
                     }
                 }
-                Kind::WriteLat => {
+                Shape::Latency => {
                     let row = self.latency(index)?;
                     self.show(&row.line());
                     rows.latency.push(row);
@@ -198,6 +208,20 @@ impl<'a> Client<'a> {
             }
         }
         self.peer.finish()
+    }
+
+    /// What is wrong, and where.
+    fn mismatch(&self) -> String {
+        let (operation, peer) = (self.plan.work.operation, self.peer.name());
+        match operation.verb() {
+            Verb::Write | Verb::Send => format!("the memory of the {peer} does not hold what was written"),
+            Verb::Read | Verb::Atomic => {
+                format!(
+                    "memory does not hold what the {} had to leave here and at the {peer}",
+                    operation.plural()
+                )
+            }
+        }
     }
 
     fn show(&self, line: &str) {
@@ -215,9 +239,33 @@ impl<'a> Client<'a> {
         layout.fill(self.connected.side.source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
         self.peer.send(&Message::Begin { index })?;
         match self.receive()? {
-            Message::Ready => Ok(layout),
-            other => Err(self.peer.unexpected(&other, "ready")),
+            Message::Ready => {}
+            other => return Err(self.peer.unexpected(&other, "ready")),
         }
+        if self.plan.work.operation.is_fetch() {
+            // The peer's path check may have written there.
+            layout.clear(self.connected.side.target.region(), &mut || self.peer.tick(0))?;
+        }
+        Ok(layout)
+    }
+
+    /// Compares this side's memory with what so many READs or atomic operations of each queue pair leave there.
+    fn compare_here(&mut self, layout: &Layout, done: &[u64]) -> Result<bool> {
+        let Self { peer, connected: Connected { side: Side { source, target, .. }, .. }, .. } = self;
+        let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+        let mut tick = || peer.tick(0);
+        let mismatch = if self.plan.work.operation.is_atomic() {
+            counters::check_around(target.region(), layout, &mut tick)?
+        } else {
+            layout.check(target.region(), &pattern, done, &mut tick)?
+        };
+        if let Some(found) = mismatch {
+            eprint_line(format_args!(
+                "spindrift: byte {} is wrong here (queue pair {})",
+                found.offset, found.qp
+            ));
+        }
+        Ok(mismatch.is_none())
     }
 
     fn verdict(&mut self, writes: Vec<u64>, measured: u64) -> Result<bool> {
@@ -228,8 +276,11 @@ impl<'a> Client<'a> {
 
     fn bandwidth(&mut self, index: usize) -> Result<BandwidthRow> {
         let layout = self.begin(index)?;
+        let is_last = index + 1 == self.layouts.len();
         let settings = &self.session.settings;
-        let Connected { side, remote, cores, sampler, .. } = &mut self.connected;
+        let (operation, seed) = (self.plan.work.operation, self.plan.seed);
+        let Connected { side, named, cores, sampler, .. } = &mut self.connected;
+        let landing = Landing::new(side, layout, settings.verify == Verify::Every, seed);
         let mut watch = RemoteWatch {
             peer: &mut self.peer,
             progress: Progress::new(layout.size.into(), settings.amount),
@@ -249,16 +300,18 @@ impl<'a> Client<'a> {
             }
             Ok::<_, Error>(())
         };
-        let mut writer = Writer::new(side, layout, *remote, (settings.tx_depth, settings.verify), cores)?;
-        let warm_up = layout.slots * layout.qps as u64;
-        // The server compares its memory when all is done.
-        let unchecked = |_, _| Ok(());
-        let write = |writer: &mut Writer<'_>, amount, watch: &mut RemoteWatch<'_>| {
-            writer.run(amount, watch, &unchecked).map_err(|error| watch.peer.blame(error))
-        };
+        // Only what the server compares is written in laps.
         let every = settings.verify == Verify::Every;
+        let in_laps = every && !operation.is_fetch();
+        let verify = if in_laps { Verify::Every } else { Verify::Last };
+        let mut writer = Writer::new(side, layout, *named, (settings.tx_depth, verify), seed, cores)?;
+        let warm_up = layout.slots * layout.qps as u64;
+        let check = |qp: usize, number: u64| landing.check(qp, number);
+        let write = |writer: &mut Writer<'_>, amount, watch: &mut RemoteWatch<'_>| {
+            writer.run(amount, watch, &check).map_err(|error| watch.peer.blame(error))
+        };
         let next = |measured: &Measured| {
-            if every {
+            if in_laps {
                 next_lap(&layout, settings.amount, measured)
             } else {
                 slices.next(settings.amount, measured.elapsed)
@@ -268,7 +321,7 @@ impl<'a> Client<'a> {
         write(&mut writer, Amount::Iterations(warm_up), &mut watch)?;
         slice(&mut watch)?;
         while let Some(piece) = next(&measured) {
-            if every && !watch.compare(&writer)? {
+            if in_laps && !watch.compare(&writer)? {
                 // The end finds the same.
                 break;
             }
@@ -276,11 +329,17 @@ impl<'a> Client<'a> {
             measured = measured.and(write(&mut writer, piece, &mut watch)?);
             slice(&mut watch)?;
         }
+        if operation.takes_receive() && !is_last {
+            let of_each = watch.close(&layout, writer.writes())?;
+            writer.consume(of_each, &mut watch, &check).map_err(|error| watch.peer.blame(error))?;
+        }
         let writes = writer.writes();
         drop(watch);
         let all = writes.iter().sum();
         let compared = if every { all } else { layout.last_writes(&writes) };
-        let verified = self.verdict(writes, measured.iterations)?;
+        let is_right = landing.wrong.into_inner() == 0
+            && (!operation.is_fetch() || self.compare_here(&layout, &writes)?);
+        let verified = self.verdict(writes, measured.iterations)? && is_right;
         let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         let beside = pump.map(|_| PumpCells::new("UDP sockets", &beside, row.bandwidth_gbps));
@@ -289,18 +348,20 @@ impl<'a> Client<'a> {
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
-        let rounds = self.plan.rounds;
-        let Connected { side, remote, cores, .. } = &mut self.connected;
+        let game = Game { layout, rounds: self.plan.rounds, seed: self.plan.seed };
+        let Connected { side, named, cores, .. } = &mut self.connected;
         let mtu = side.in_use.mtu;
-        let mut player = Player::new(side, layout.size, *remote, mtu, cores.idle())?;
+        let mut player = Player::new(side, game, *named, mtu, cores.idle())?;
         let peer = &mut self.peer;
         let mut go_on = |round| peer.tick(round);
-        let led = player.lead(rounds, &mut go_on).and_then(|led| {
+        let led = player.lead(&mut go_on).and_then(|led| {
             player.drain(&mut go_on)?;
             Ok(led)
         });
         let led = led.map_err(|error| self.peer.blame(error))?;
-        self.verdict(Vec::new(), rounds)?;
+        if !self.verdict(vec![game.all()], game.rounds)? {
+            bail!("{}", self.mismatch());
+        }
         let row = LatencyRow::new(layout.size, &led);
         row.warn_of_pause(&led);
         Ok(row)
@@ -343,14 +404,48 @@ fn object(
         "counters": client.map(|client| counters_json(&client.connected.side.counted())),
         "error": error.map(error_chain),
     });
-    let rows = match session.kind {
-        Kind::WriteBw => json!(rows.bandwidth),
-        Kind::WriteLat => json!(rows.latency),
+    let rows = match session.kind.shape {
+        Shape::Bandwidth => json!(rows.bandwidth),
+        Shape::Latency => json!(rows.latency),
     };
     if let Json::Object(map) = &mut object {
         map.insert("rows".to_owned(), rows);
     }
     object
+}
+
+/// Where the bytes of responses go to, and what they have to be.
+struct Landing {
+    operation: Operation,
+    layout: Layout,
+    every: bool,
+    seed: u64,
+    source: Arc<Region>,
+    region: Arc<Region>,
+    /// Responses that were not what they had to be.
+    wrong: AtomicU64,
+}
+
+impl Landing {
+    fn new(side: &Side, layout: Layout, every: bool, seed: u64) -> Self {
+        let [source, region] = [&side.source, &side.target].map(|mr| Arc::clone(mr.region()));
+        Self { operation: side.work.operation, layout, every, seed, source, region, wrong: AtomicU64::new(0) }
+    }
+
+    /// Compares what a completed operation has left here. What it leaves at the server is compared there.
+    fn check(&self, qp: usize, number: u64) -> Result<()> {
+        let Self { layout, region, source, .. } = self;
+        let is_right = match self.operation.verb() {
+            Verb::Write | Verb::Send => true,
+            Verb::Read => {
+                let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+                !self.every || layout.holds(region, &pattern, (qp, number))?
+            }
+            Verb::Atomic => counters::is_result(region, layout, self.seed, qp, number)?,
+        };
+        self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 struct RemoteWatch<'a> {
@@ -363,6 +458,15 @@ struct RemoteWatch<'a> {
 }
 
 impl RemoteWatch<'_> {
+    /// Has the server post no more receives. Returns how many messages of each queue pair consume those that it has.
+    fn close(&mut self, layout: &Layout, writes: Vec<u64>) -> Result<u64> {
+        self.peer.send(&Message::Close { writes })?;
+        match self.peer.receive()? {
+            Message::Closed { of_each } if of_each <= RECEIVES_MAX.max(layout.slots) => Ok(of_each),
+            other => Err(self.peer.unexpected(&other, "closed")),
+        }
+    }
+
     /// Has the server compare the writes so far. Nothing is sent meanwhile, and what comes is read later.
     fn compare(&mut self, writer: &Writer<'_>) -> Result<bool> {
         self.peer.send(&Message::Compare { writes: writer.writes() })?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use spindrift::verbs::{QpConfig, Wc};
+use spindrift::verbs::{QpConfig, RecvWr, Wc};
 
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
@@ -22,8 +22,10 @@ const PSNS_OF_UNIT: u64 = 128;
 pub(super) fn needed(settings: &Settings, layouts: &[Layout]) -> u64 {
     let region = layouts.iter().map(|layout| layout.memory() as u64).max().unwrap_or_default();
     let window = u64::from(settings.config.transport.mpr.unwrap_or(QpConfig::default().mpr));
-    let completions = u64::from(settings.tx_depth) + 16;
-    let of_qp = QP_BYTES + window * PSNS_OF_UNIT * PSN_BYTES + completions * size_of::<Wc>() as u64;
+    let receives = u64::from(settings.receives());
+    let completions = u64::from(settings.tx_depth) + receives;
+    let requests = completions * size_of::<Wc>() as u64 + receives * size_of::<RecvWr>() as u64;
+    let of_qp = QP_BYTES + window * PSNS_OF_UNIT * PSN_BYTES + requests;
     2 * region + settings.qps as u64 * of_qp
 }
 

@@ -1,10 +1,11 @@
-//! `spindrift write-bw` and `spindrift write-lat`: between two hosts or two processes.
+//! `spindrift write-bw`, `send-lat` and so on: benchmarks between two hosts or two processes.
 
 mod acceptor;
 mod address;
 mod client;
 mod host_config;
 mod memory;
+mod operations;
 mod path_check;
 mod peer;
 pub(crate) mod perftest;
@@ -21,18 +22,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result, bail};
 use clap::{ArgAction, Args};
+use spindrift::verbs::{Context, Extensions};
 use spindrift_exchange::{Offer, RemoteMr};
 use spindrift_pmd::route::local_addresses;
 
 use crate::bench::check::{
-    check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port,
+    check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port, check_work,
 };
 use crate::bench::endpoint_setup::Side;
 use crate::bench::nic::Nic;
+use crate::bench::operation::{Operation, Work};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
-use crate::bench::pin::{Cores, WaitName};
+use crate::bench::pin::{Cores, Idle, WaitName};
+use crate::bench::receiver::Receivers;
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::config::RoutingName;
 use crate::driver::{PortFlags, Reach, UDP};
@@ -45,8 +49,10 @@ use crate::verbose::Verbosity;
 
 use self::address::ServerArg;
 use self::host_config::{Wanted, tell_without_path};
+pub(crate) use self::operations::{AtomicOptions, Benchmark, ReadOptions, SendOptions, WriteOptions};
 use self::peer::{LOOK_INTERVAL, Peer};
-use self::plan::{Kind, Message};
+pub(crate) use self::plan::is_benchmark;
+use self::plan::{Kind, Message, Shape};
 use self::planes::Planes;
 use self::port::{PortArg, Ports};
 use self::pump::first_address;
@@ -58,7 +64,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Shortest time between two samples: taking one takes some microseconds.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_micros(100);
 
-/// Options of both commands.
+/// Options of all of these commands.
 #[derive(Args, Debug)]
 pub(crate) struct RemoteArgs {
     /// Client: the server's address or name, and its TCP port if it is not 18515: `10.0.0.2`, `[::1]:7000`,
@@ -98,10 +104,10 @@ pub(crate) struct RemoteArgs {
     udp_port: Option<u16>,
     #[command(flatten)]
     of_ports: PortFlags,
-    /// Client of `write-bw`: also measure the raw UDP pump to the server, alternating with the run
+    /// Client of `write-bw` or `send-bw`: also measure the raw UDP pump to the server, alternating with the run
     #[arg(long, alias = "with-pump")]
     yardstick: bool,
-    /// `write-bw`: write samples of counters and paths to this file, one JSON object per line
+    /// Bandwidth: write samples of counters and paths to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
     /// Time between two samples, at least 100us [default: 10ms]
@@ -146,14 +152,6 @@ impl RemoteArgs {
     }
 }
 
-pub(crate) fn write_bw(args: &RemoteArgs) -> Result<()> {
-    run(args, Kind::WriteBw, Some(64 << 10), 5000)
-}
-
-pub(crate) fn write_lat(args: &RemoteArgs) -> Result<()> {
-    run(args, Kind::WriteLat, Some(2), 1000)
-}
-
 /// A run's settings and where its peer is.
 struct Session {
     kind: Kind,
@@ -171,12 +169,16 @@ struct Session {
     stop: Stop,
 }
 
-fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Result<()> {
+fn run(args: &RemoteArgs, kind: Kind, work: Work) -> Result<()> {
+    let (size, iterations) = match kind.shape {
+        Shape::Bandwidth => (Some(64 << 10), 5000),
+        Shape::Latency => (Some(2), 1000),
+    };
     tell_without_effect(args);
     let ports = Ports::new(&args.port)?;
     let of_server = port_of_server(args.server.as_ref(), &ports)?;
     let amount = Amount::Iterations(iterations);
-    let defaults = Defaults { port: UDP, size, amount, seed: None, tx_depth: 128 };
+    let defaults = Defaults { port: UDP, work, size, amount, seed: None, tx_depth: 128 };
     let mut settings = Settings::new(&args.run, ports.kind, &defaults)?;
     let flags = args.of_kinds(&ports);
     check_port(&settings, &ports, &flags)?;
@@ -185,8 +187,8 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let samples = samples(args, kind)?;
     settings.count_packets = samples.is_some();
     settings.wait = args.wait;
-    if kind == Kind::WriteLat {
-        check_latency(&settings, &args.run, "write-lat")?;
+    if kind.shape == Shape::Latency {
+        check_latency(&settings, &args.run, kind.name())?;
     }
     check_udp_port(&settings.config, args.udp_port)?;
     let local_name = set_nic(args, &ports, &mut settings)?;
@@ -201,6 +203,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         )));
     }
     if args.server.is_some() {
+        check_work(&settings)?;
         check_lanes(&settings, &args.run)?;
     }
     let planes = settings.local().map_or(1, <[Place]>::len);
@@ -311,9 +314,12 @@ fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> 
 
 /// The pump runs beside bandwidth, and the client decides about it.
 fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
-    let refused = match (args.yardstick, kind, &args.server) {
-        (true, Kind::WriteLat, _) => "a pump has a rate and no latency; use it with write-bw",
-        (true, Kind::WriteBw, None) => {
+    let refused = match (args.yardstick, kind.shape, &args.server) {
+        (true, Shape::Latency, _) => "a pump has a rate and no latency; use it with write-bw or send-bw",
+        (true, ..) if !kind.has_pump() => {
+            "the pump sends from the client to the server; use it with write-bw or send-bw"
+        }
+        (true, Shape::Bandwidth, None) => {
             "the client decides what is run; give it there, or give this side the address of a server"
         }
         _ => return Ok(()),
@@ -324,7 +330,7 @@ fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
 /// The client decides which writes are compared.
 fn check_verify(args: &RemoteArgs) -> Result<()> {
     let refused = match (args.run.verify, &args.server) {
-        (Some(_), None) => "the client decides which writes are compared; give it there",
+        (Some(_), None) => "the client decides which messages are compared; give it there",
         (Some(Verify::Every), Some(_)) if args.yardstick => {
             "a run in laps cannot alternate with the pump; leave out --yardstick or --verify every"
         }
@@ -335,8 +341,10 @@ fn check_verify(args: &RemoteArgs) -> Result<()> {
 
 fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
     let Some(path) = args.samples.clone() else { return Ok(None) };
-    if kind == Kind::WriteLat {
-        return Err(usage("--samples: not available for a ping-pong; use it with write-bw".to_owned()));
+    if kind.shape == Shape::Latency {
+        let name = kind.name();
+        let fit = name.replace("-lat", "-bw");
+        return Err(usage(format!("--samples: not available for {name}; use it with {fit}")));
     }
     let interval = args.sample_interval.unwrap_or(USUAL_INTERVAL);
     if interval < SAMPLE_INTERVAL_MIN {
@@ -435,8 +443,10 @@ fn pretty(address: &str) -> String {
 /// What both sides have once their queue pairs are up.
 struct Connected {
     side: Side,
-    /// The peer's memory.
+    /// The peer's memory that this side may write to.
     remote: RemoteMr,
+    /// That which the operations of the run name.
+    named: RemoteMr,
     /// Of the first plane: this side's address and the peer's.
     addresses: [IpAddr; 2],
     /// Planes that both sides have.
@@ -454,48 +464,115 @@ impl Connected {
         tell_without_path(settings, peer.name(), &theirs);
         let remote =
             *theirs.memory.first().with_context(|| format!("the {} offers no memory", peer.name()))?;
+        let named = match side.work.operation {
+            Operation::Read => *theirs
+                .memory
+                .get(1)
+                .with_context(|| format!("the {} offers no memory to read", peer.name()))?,
+            _ => remote,
+        };
+        check_extensions(session.kind, side.work, peer.name(), [&offer, &theirs])?;
         let addresses = [first_address(&offer)?, first_address(&theirs)?];
         let planes = ports_of(&offer).min(ports_of(&theirs)) as u8;
         let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
         cores.check(&side.context)?;
         let sampler = session.sampler(&side)?;
-        Ok(Self { side, remote, addresses, planes, cores, sampler })
+        Ok(Self { side, remote, named, addresses, planes, cores, sampler })
+    }
+
+    /// Waits for the peer's next message while the lanes go on.
+    fn receive(&mut self, peer: &mut Peer) -> Result<Message> {
+        let Self { side: Side { context, .. }, cores, sampler, .. } = self;
+        Lanes { context, cores, receivers: None, responds: false }.receive(peer, sampler)
+    }
+}
+
+/// The lanes of a side that waits for its peer.
+#[derive(Clone, Copy)]
+struct Lanes<'a> {
+    context: &'a Context,
+    cores: &'a Cores,
+    /// What takes the completions of receives, if there can be any.
+    receivers: Option<&'a Receivers<'a>>,
+    /// The peer measures how long the lanes take to respond.
+    responds: bool,
+}
+
+impl Lanes<'_> {
+    /// One turn of a lane.
+    fn turn(&self, lane: usize, idle: &mut Idle) -> Result<()> {
+        let work = self.context.poll_lane(lane);
+        let received = self.receivers.map_or(Ok(0), |receivers| receivers.turn(lane))?;
+        if self.responds {
+            idle.after_turn(work + received, self.context, lane)?;
+        } else if work + received == 0 {
+            self.cores.rest(self.context, lane);
+        }
+        Ok(())
     }
 
     /// Waits for the peer's next message while the lanes go on, each but the first on a thread of its own.
-    fn receive(&mut self, peer: &mut Peer) -> Result<Message> {
-        let Self { side: Side { context, .. }, cores, sampler, .. } = self;
-        let over = AtomicBool::new(false);
-        let turn = |lane: usize| {
-            if context.poll_lane(lane) == 0 {
-                cores.rest(context, lane);
-            }
-        };
+    fn receive(self, peer: &mut Peer, sampler: &mut Option<Sampler>) -> Result<Message> {
+        let Self { context, .. } = self;
+        let [over, failed] = [const { AtomicBool::new(false) }; 2];
         let mut arrived = || context.query_ports().iter().map(|port| port.counters.rx_frames).sum();
         thread::scope(|scope| {
             let _over = SetOnDrop(&over);
-            for lane in 1..context.lanes() {
-                let (turn, over) = (&turn, &over);
-                scope.spawn(move || {
-                    while !over.load(Ordering::Relaxed) {
-                        turn(lane);
-                    }
-                });
-            }
-            let mut next_look = Instant::now();
+            let threads: Vec<_> = (1..context.lanes())
+                .map(|lane| {
+                    let (over, failed) = (&over, &failed);
+                    scope.spawn(move || {
+                        let mut idle = self.cores.idle();
+                        while !over.load(Ordering::Relaxed) {
+                            self.turn(lane, &mut idle)
+                                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                        }
+                        Ok::<_, Error>(())
+                    })
+                })
+                .collect();
+            let (mut next_look, mut idle) = (Instant::now(), self.cores.idle());
             loop {
                 let now = Instant::now();
                 sample(sampler, now);
                 if now >= next_look {
+                    if failed.load(Ordering::Relaxed) {
+                        over.store(true, Ordering::Relaxed);
+                        let results = threads.into_iter().map(|thread| {
+                            thread.join().unwrap_or_else(|_| bail!("the thread of a lane panicked"))
+                        });
+                        results.collect::<Result<()>>()?;
+                        bail!("the thread of a lane ended");
+                    }
                     if let Some(message) = peer.look(&mut arrived)? {
                         return Ok(message);
                     }
                     next_look = now + LOOK_INTERVAL;
                 }
-                turn(0);
+                self.turn(0, &mut idle)?;
             }
         })
     }
+}
+
+/// The first extension that the operation needs and that one of the sides does not offer.
+fn missing(operation: Operation, both: [Extensions; 2]) -> Option<&'static str> {
+    let lacks = |name: &str| both.iter().any(|side| !side.names().any(|known| known == name));
+    operation.extensions().names().find(|name| lacks(name))
+}
+
+/// Both sides need the extensions of the operation. The error names one that a side does not offer.
+fn check_extensions(kind: Kind, work: Work, peer: &str, offers: [&Offer; 2]) -> Result<()> {
+    let both = offers.map(|offer| offer.qps.first().map(|qp| qp.extensions).unwrap_or_default());
+    if let Some(name) = missing(work.operation, both) {
+        let [ours, theirs] = both;
+        bail!(
+            "{} with {} needs the extension {name} of MRC on both sides: this side offers {ours}, the {peer} {theirs}; use the same version of spindrift there, without --extensions",
+            kind.name(),
+            work.operation.plural()
+        );
+    }
+    Ok(())
 }
 
 /// How many ports an offer has.
@@ -511,5 +588,29 @@ fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
             "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",
             ours.min(theirs)
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An older peer offers fewer extensions, and one that has never known any offers none.
+    #[test]
+    fn an_extension_that_either_side_lacks_is_named() {
+        let (all, none) = (Extensions::ALL, Extensions::NONE);
+        let missing_of = |operation, theirs| {
+            let found = missing(operation, [all, theirs]);
+            assert_eq!(found, missing(operation, [theirs, all]));
+            found
+        };
+        assert_eq!(missing_of(Operation::Write, none), None);
+        assert_eq!(missing_of(Operation::WriteImm, Extensions::SEND), Some("rnr"));
+        assert_eq!(missing_of(Operation::Send, none), Some("send"));
+        assert_eq!(missing_of(Operation::SendImm, Extensions::SEND), Some("rnr"));
+        assert_eq!(missing_of(Operation::Send, Extensions::SEND | Extensions::RNR), None);
+        assert_eq!(missing_of(Operation::Read, Extensions::ATOMIC), Some("read"));
+        assert_eq!(missing_of(Operation::FetchAdd, Extensions::READ), Some("atomic"));
+        assert_eq!(missing_of(Operation::CompareSwap, all), None);
     }
 }

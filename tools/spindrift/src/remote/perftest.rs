@@ -1,7 +1,7 @@
-//! Options of perftest (`ib_write_bw`, `ib_write_lat`) that this command lacks, with what to use instead.
+//! Options of perftest (`ib_write_bw`, `ib_send_lat` and so on) that a benchmark lacks, with what to use instead.
 
 /// perftest's options by their names, and what to do about them. Those that mean the same here are not in it.
-const OPTIONS: [(&[&str], &str); 44] = [
+const OPTIONS: [(&[&str], &str); 46] = [
     (
         &["-b", "--bidirectional"],
         "a run has one direction; for both at once start a second server with another -p, and its client on the server's host",
@@ -14,7 +14,7 @@ const OPTIONS: [(&[&str], &str); 44] = [
     (&["-z", "--com_rdma_cm"], "leave it out; the set-up always goes over TCP (-p)"),
     (&["-c", "--connection"], "leave it out; MRC has one kind of connection"),
     (&["-6", "--ipv6", "--ipv6-addr"], "leave it out; the server's address says which family it is"),
-    (&["-A", "--atomic_type"], "leave it out; MRC has writes only"),
+    (&["-A", "--atomic_type"], "it is for atomic-bw and atomic-lat"),
     (&["-e", "--events"], "it is called --wait poll"),
     (&["-u", "--qp-timeout"], "it is called --timeout"),
     (&["--retry_count"], "it is called --linear-retries, and --exponential-retries for those that double"),
@@ -42,8 +42,13 @@ const OPTIONS: [(&[&str], &str); 44] = [
     (&["-I", "--inline_size"], "leave it out; requests hold no data here"),
     (&["-l", "--post_list"], "leave it out; requests that are posted together are sent together"),
     (&["-Q", "--cq-mod"], "leave it out; completions are moderated as the transport needs it"),
-    (&["-r", "--rx-depth"], "leave it out; writes need no receive requests"),
-    (&["-o", "--outs"], "it is for reads; --tx-depth is the number of writes in flight"),
+    (&["-r", "--rx-depth"], "leave it out; there are twice as many receives as --tx-depth"),
+    (
+        &["-o", "--outs"],
+        "it is for READs and atomic operations; --tx-depth is the number of messages in flight",
+    ),
+    (&["--use-srq"], "it is for SENDs, and for write-bw and write-lat with --imm"),
+    (&["--write_with_imm"], "it is for write-bw and write-lat; SENDs have --imm"),
     (&["-S", "--sl"], "write the code points into a file: [transport.dscp], and --config FILE"),
     (&["-T", "--tos", "--tclass"], "write the code points into a file: [transport.dscp], and --config FILE"),
     (&["--flow_label"], "the paths of packets are --evs, or --source-ports"),

@@ -9,32 +9,79 @@ use serde_json::Value as Json;
 use super::planes::Planes;
 use crate::bench::check::TX_DEPTH_MAX;
 use crate::bench::layout::Layout;
+use crate::bench::operation::{Verb, Work};
 use crate::bench::options::Settings;
 
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
-/// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are.
-pub(super) const VERSION: u32 = 4;
+/// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are, before 5 there
+/// were writes only.
+pub(super) const VERSION: u32 = 5;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 /// Most rounds of a ping-pong: what counts them does not overflow.
 const ROUNDS_MAX: u64 = 1 << 53;
 
-/// Which benchmark.
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Bandwidth,
+    Latency,
+}
+
+/// Which benchmark: the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Kind {
-    WriteBw,
-    WriteLat,
+#[serde(try_from = "String", into = "&'static str")]
+pub(super) struct Kind {
+    pub(super) verb: Verb,
+    pub(super) shape: Shape,
 }
 
 impl Kind {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::WriteBw => "write-bw",
-            Self::WriteLat => "write-lat",
-        }
+    /// Every benchmark, and the name of its command.
+    const NAMED: [(Self, &'static str); 8] = [
+        (Self::new(Verb::Write, Shape::Bandwidth), "write-bw"),
+        (Self::new(Verb::Write, Shape::Latency), "write-lat"),
+        (Self::new(Verb::Send, Shape::Bandwidth), "send-bw"),
+        (Self::new(Verb::Send, Shape::Latency), "send-lat"),
+        (Self::new(Verb::Read, Shape::Bandwidth), "read-bw"),
+        (Self::new(Verb::Read, Shape::Latency), "read-lat"),
+        (Self::new(Verb::Atomic, Shape::Bandwidth), "atomic-bw"),
+        (Self::new(Verb::Atomic, Shape::Latency), "atomic-lat"),
+    ];
+
+    pub(super) const fn new(verb: Verb, shape: Shape) -> Self {
+        Self { verb, shape }
     }
+
+    /// Whether the raw pump does what the benchmark does: bytes go from the client to the server.
+    pub(super) fn has_pump(self) -> bool {
+        self.shape == Shape::Bandwidth && matches!(self.verb, Verb::Write | Verb::Send)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl From<Kind> for &'static str {
+    fn from(kind: Kind) -> Self {
+        kind.name()
+    }
+}
+
+impl TryFrom<String> for Kind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let found = Self::NAMED.iter().find(|(_, name)| *name == text);
+        found.map(|(kind, _)| *kind).ok_or_else(|| format!("there is no benchmark {text}"))
+    }
+}
+
+/// Whether an argument is the name of a benchmark.
+pub(crate) fn is_benchmark(argument: &str) -> bool {
+    Kind::NAMED.iter().any(|(_, name)| *name == argument)
 }
 
 /// The client's first message. The client decides; the server follows, if it can.
@@ -43,6 +90,8 @@ pub(super) struct Plan {
     pub(super) tool: String,
     pub(super) version: u32,
     pub(super) kind: Kind,
+    #[serde(flatten)]
+    pub(super) work: Work,
     pub(super) queue_pairs: usize,
     pub(super) tx_depth: u32,
     pub(super) sizes: Vec<u64>,
@@ -82,11 +131,13 @@ impl Plan {
         in_bounds("queue_pairs", self.queue_pairs as u64)?;
         in_bounds("tx_depth", self.tx_depth.into())?;
         in_bounds("rounds", self.rounds)?;
+        in_bounds("outs", self.work.outs.into())?;
         in_bounds("number of sizes", self.sizes.len() as u64)?;
         self.sizes
             .iter()
             .map(|&size| {
-                Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| format!("size {error}"))
+                let layout = self.work.layout(size, self.queue_pairs, self.tx_depth);
+                layout.map_err(|error| format!("size {error}"))
             })
             .collect()
     }
@@ -96,8 +147,18 @@ impl Plan {
         if self.kind != kind {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
         }
-        if self.with_pump && kind != Kind::WriteBw {
-            return Err(format!("--yardstick is for write-bw, not for {}", kind.name()));
+        let operation = self.work.operation;
+        if operation.verb() != kind.verb {
+            return Err(format!("the plan's operation: {} has no {}", kind.name(), operation.plural()));
+        }
+        if operation.is_atomic() && self.sizes.iter().any(|&size| size != 8) {
+            return Err("the plan's sizes: an atomic operation has 8 bytes".to_owned());
+        }
+        if self.work.srq && !operation.takes_receive() {
+            return Err(format!("the plan's srq: {} take no receive", operation.plural()));
+        }
+        if self.with_pump && !kind.has_pump() {
+            return Err(format!("--yardstick is for write-bw and send-bw, not for {}", kind.name()));
         }
         self.planes.check()?;
         self.layouts().map(drop)
@@ -105,7 +166,8 @@ impl Plan {
 }
 
 /// Every number of a plan, and what it may be.
-const BOUNDS: [(&str, RangeInclusive<u64>); 6] = [
+const BOUNDS: [(&str, RangeInclusive<u64>); 7] = [
+    ("outs", 1..=u8::MAX as u64),
     ("queue_pairs", 1..=Settings::QPS_MAX as u64),
     ("tx_depth", 1..=TX_DEPTH_MAX),
     ("rounds", 0..=ROUNDS_MAX),
@@ -197,6 +259,10 @@ pub(super) enum Message {
     Compare { writes: Vec<u64> },
     /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
     Done { writes: Vec<u64>, measured: u64 },
+    /// Client: no more is measured of this size. So many messages on each queue pair are complete.
+    Close { writes: Vec<u64> },
+    /// Server: so many messages of each queue pair consume the receives that are still posted.
+    Closed { of_each: u64 },
     /// Server: what memory holds.
     Verdict {
         verified: bool,
@@ -222,6 +288,8 @@ impl Message {
             Self::Pumped { .. } => "pumped",
             Self::Compare { .. } => "compare",
             Self::Done { .. } => "done",
+            Self::Close { .. } => "close",
+            Self::Closed { .. } => "closed",
             Self::Verdict { .. } => "verdict",
             Self::Finish => "finish",
         }
@@ -236,6 +304,7 @@ mod tests {
     fn plan() -> Json {
         serde_json::json!({
             "tool": TOOL, "version": VERSION, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
+            "operation": "write", "outs": 16, "srq": false,
             "sizes": [64], "rounds": 0, "seed": 1, "with_pump": false,
             "planes": {"addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
         })
@@ -244,7 +313,8 @@ mod tests {
     /// The most of each number that is accepted, and the next one and the largest that JSON has, which are refused by name.
     #[test]
     fn every_number_of_a_plan_has_a_bound() {
-        let most: [(&str, u64); 5] = [
+        let most: [(&str, u64); 6] = [
+            ("outs", 255),
             ("queue_pairs", 1024),
             ("tx_depth", 16_384),
             ("rounds", ROUNDS_MAX),
@@ -278,7 +348,7 @@ mod tests {
             refused("sizes", serde_json::from_str(sizes).unwrap());
         }
         refused("sizes", vec![64; SIZES_MAX + 1].into());
-        for (field, value) in [("queue_pairs", 0), ("tx_depth", 0)] {
+        for (field, value) in [("queue_pairs", 0), ("tx_depth", 0), ("outs", 0)] {
             refused(field, value.into());
         }
         // No field that is a number is missing here.

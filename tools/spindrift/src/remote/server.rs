@@ -1,25 +1,29 @@
 //! The server: offers memory, and verifies it at the end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
+use spindrift::verbs::Mr;
 use spindrift_exchange::Channel;
 
 use super::acceptor::Acceptor;
 use super::memory::{Bound, needed};
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
-use super::plan::{Kind, Message, Plan};
+use super::plan::{Message, Plan, Shape};
 use super::planes::Planes;
 use super::pump::receive_slice;
-use super::{Connected, Session};
+use super::{Connected, Lanes, Session};
+use crate::bench::counters;
 use crate::bench::endpoint_setup::{InUse, Side, completions};
 use crate::bench::layout::Layout;
+use crate::bench::operation::{Operation, Verb, Work};
 use crate::bench::options::{Settings, Verify};
 use crate::bench::pin::cpu_time;
-use crate::bench::pingpong::Player;
+use crate::bench::pingpong::{Game, Player};
+use crate::bench::receiver::{ARRIVAL_LIMIT, Receivers};
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
 use crate::output::{eprint_line, error_chain, print_line};
@@ -119,6 +123,7 @@ impl<'a> Server<'a> {
         let mut settings = session.settings.clone();
         settings.qps = plan.queue_pairs;
         settings.tx_depth = plan.tx_depth;
+        settings.work = plan.work;
         if plan.verify_every {
             settings.verify = Verify::Every;
         }
@@ -137,9 +142,10 @@ impl<'a> Server<'a> {
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
             print_line(&format!(
-                "spindrift {} from {}: {}",
+                "spindrift {} from {}: {}, {}",
                 session.kind.name(),
                 peer.address(),
+                settings.work.words(),
                 settings_lines(&settings, &connected.side.in_use)
             ));
             print_line(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
@@ -152,6 +158,16 @@ impl<'a> Server<'a> {
     fn check(session: &Session, settings: &Settings, plan: &Plan) -> Result<Vec<Layout>> {
         let layouts =
             plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason))?;
+        let extensions = plan.work.operation.extensions();
+        let lacks = |name: &&str| !settings.extensions.names().any(|known| known == *name);
+        if let Some(name) = extensions.names().find(lacks) {
+            bail!(
+                "{} with {} needs the extension {name} of MRC, which --extensions {} leaves out on the server; start it without that option",
+                session.kind.name(),
+                plan.work.operation.plural(),
+                settings.extensions
+            );
+        }
         completions(settings)?;
         if let Some(bound) = Bound::new(session.max_memory) {
             bound.check(needed(settings, &layouts)).map_err(|reason| anyhow!(reason))?;
@@ -201,15 +217,16 @@ impl<'a> Server<'a> {
                             self.peer.name()
                         )
                     })?;
-                    let row = match self.session.kind {
-                        Kind::WriteBw => self.bandwidth(&layout)?,
-                        Kind::WriteLat => {
-                            if rows.is_empty() {
-                                // This side writes too.
-                                check_paths(&mut self.connected, &mut self.peer, &self.settings)?;
-                            }
-                            self.latency(&layout)?
-                        }
+                    let (shape, operation) = (self.session.kind.shape, self.plan.work.operation);
+                    let sends =
+                        operation == Operation::Read || shape == Shape::Latency && !operation.is_fetch();
+                    if rows.is_empty() && sends {
+                        // This side sends bytes too.
+                        check_paths(&mut self.connected, &mut self.peer, &self.settings)?;
+                    }
+                    let row = match shape {
+                        Shape::Bandwidth => self.bandwidth(&layout)?,
+                        Shape::Latency => self.latency(&layout)?,
                     };
                     self.connected.side.tell_new_notes();
                     if !self.session.settings.json {
@@ -223,34 +240,66 @@ impl<'a> Server<'a> {
             }
         }
         if rows.iter().any(|row| !row.verified) {
-            bail!("memory does not hold what the {} wrote", self.peer.name());
+            let operations = self.plan.work.operation.plural();
+            bail!(
+                "memory does not hold what the {operations} of the {} had to leave there",
+                self.peer.name()
+            );
         }
         Ok(())
     }
 
     fn done(&mut self) -> Result<(Vec<u64>, u64)> {
-        match self.receive()? {
-            Message::Done { writes, measured } => Ok((writes, measured)),
-            other => Err(self.peer.unexpected(&other, "done")),
+        done(self.receive()?, &self.peer)
+    }
+
+    /// Gets memory ready for a size.
+    fn prepare(&mut self, layout: &Layout) -> Result<()> {
+        // What the client's operations leave there. This side's source serves for nothing else, but for READs.
+        let Side { source, target, work, .. } = &self.connected.side;
+        layout.fill(source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
+        layout.clear(target.region(), &mut || self.peer.tick(0))?;
+        if work.operation.is_atomic() {
+            counters::set(target.region(), layout, self.plan.seed)?;
         }
+        Ok(())
     }
 
     fn bandwidth(&mut self, layout: &Layout) -> Result<Row> {
-        // What the client writes. This side's source serves for nothing else.
-        let Side { source, target, .. } = &self.connected.side;
-        layout.fill(source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
-        layout.clear(target.region(), &mut || self.peer.tick(0))?;
-        self.peer.send(&Message::Ready)?;
+        self.prepare(layout)?;
+        let Self { peer, connected, plan, interface, .. } = self;
+        let Connected { side, cores, sampler, addresses, .. } = connected;
+        let Side { qps, cqs, source, target, srq, work, context, .. } = side;
+        let receivers = if work.operation.takes_receive() {
+            let mut receivers = Receivers::new(qps, cqs, srq.as_ref(), target, *work)?;
+            receivers.start(layout, None)?;
+            Some(receivers)
+        } else {
+            None
+        };
+        let lanes = Lanes { context, cores, receivers: receivers.as_ref(), responds: false };
+        let memory = Memory { source, target, layout, work: *work, seed: plan.seed, lanes };
+        peer.send(&Message::Ready)?;
         let before = cpu_time();
         let (mut comparing, mut all_good) = (Duration::ZERO, true);
         loop {
-            let (writes, measured) = match self.receive()? {
-                Message::Compare { writes } if self.plan.verify_every => (writes, None),
+            let (writes, measured) = match lanes.receive(peer, sampler)? {
+                Message::Pump { payload_bytes } if plan.with_pump => {
+                    let [local, _] = *addresses;
+                    receive_slice(peer, (local, interface.clone()), payload_bytes)?;
+                    continue;
+                }
+                Message::Close { writes } if receivers.is_some() => {
+                    let of_each = memory.close(peer, &writes)?;
+                    peer.send(&Message::Closed { of_each })?;
+                    continue;
+                }
+                Message::Compare { writes } if plan.verify_every => (writes, None),
                 Message::Done { writes, measured } => (writes, Some(measured)),
-                other => return Err(self.peer.unexpected(&other, "done")),
+                other => return Err(peer.unexpected(&other, "done")),
             };
             let so_far = cpu_time().saturating_sub(before);
-            all_good &= self.compare(layout, &writes)?;
+            all_good &= memory.compare(peer, &writes)?;
             let Some(iterations) = measured else {
                 comparing += cpu_time().saturating_sub(before + so_far);
                 continue;
@@ -260,31 +309,116 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Compares the target with what so many writes of each queue pair leave there, and tells the client.
-    fn compare(&mut self, layout: &Layout, writes: &[u64]) -> Result<bool> {
-        let Side { source, target, .. } = &self.connected.side;
+    fn latency(&mut self, layout: &Layout) -> Result<Row> {
+        let operation = self.plan.work.operation;
+        let game = Game { layout: *layout, rounds: self.plan.rounds, seed: self.plan.seed };
+        let before = if operation.is_fetch() {
+            // The transport responds.
+            self.prepare(layout)?;
+            self.peer.send(&Message::Ready)?;
+            cpu_time()
+        } else {
+            let Connected { side, named, cores, .. } = &mut self.connected;
+            let mtu = side.in_use.mtu;
+            let mut player = Player::new(side, game, *named, mtu, cores.idle())?;
+            let before = cpu_time();
+            self.peer.send(&Message::Ready)?;
+            let peer = &mut self.peer;
+            let followed = player.follow(&mut |round| peer.tick(round));
+            followed.map_err(|error| self.peer.blame(error))?;
+            before
+        };
+        let (operations, measured) = if operation.is_fetch() {
+            let Connected { side: Side { context, .. }, cores, sampler, .. } = &mut self.connected;
+            let lanes = Lanes { context, cores, receivers: None, responds: true };
+            done(lanes.receive(&mut self.peer, sampler)?, &self.peer)?
+        } else {
+            self.done()?
+        };
+        let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
+        let verified = if operation.is_fetch() {
+            let Connected { side: Side { source, target, work, context, .. }, cores, .. } = &self.connected;
+            let lanes = Lanes { context, cores, receivers: None, responds: false };
+            let memory = Memory { source, target, layout, work: *work, seed: game.seed, lanes };
+            memory.compare(&mut self.peer, &operations)?
+        } else {
+            self.peer.send(&Message::Verdict { verified: true, reason: None })?;
+            true
+        };
+        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified, cpu_s })
+    }
+}
+
+/// What the client says at the end of a size.
+fn done(message: Message, peer: &Peer) -> Result<(Vec<u64>, u64)> {
+    match message {
+        Message::Done { writes, measured } => Ok((writes, measured)),
+        other => Err(peer.unexpected(&other, "done")),
+    }
+}
+
+/// What a size leaves in the server's memory.
+struct Memory<'a> {
+    source: &'a Mr,
+    target: &'a Mr,
+    layout: &'a Layout,
+    work: Work,
+    seed: u64,
+    lanes: Lanes<'a>,
+}
+
+impl Memory<'_> {
+    /// Compares the target with what so many operations of each queue pair leave there, and tells the client.
+    fn compare(&self, peer: &mut Peer, operations: &[u64]) -> Result<bool> {
+        let Self { source, target, layout, work, .. } = *self;
+        let whole = operations.len() == layout.qps;
+        if let (Some(receivers), true) = (self.lanes.receivers, whole) {
+            self.wait_for(receivers, peer, operations)?;
+        }
         let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-        let mismatch = layout.check(target.region(), &pattern, writes, &mut || self.peer.tick(0))?;
-        let whole = writes.len() == layout.qps;
+        let mut tick = || peer.tick(0);
+        let shared = self.lanes.receivers.filter(|_| work.shares_buffers());
+        let mismatch = match (work.operation.verb(), shared) {
+            (Verb::Atomic, _) => counters::check(target.region(), layout, self.seed, operations, &mut tick)?,
+            // Nothing is written there.
+            (Verb::Read, _) => layout.check(target.region(), &pattern, &[], &mut tick)?,
+            (_, Some(receivers)) => {
+                let content = |qp, slot| receivers.content(qp, slot);
+                layout.check_slots(target.region(), &pattern, &content, &mut tick)?
+            }
+            _ => layout.check(target.region(), &pattern, operations, &mut tick)?,
+        };
         let reason = mismatch
             .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
-        self.peer.send(&Message::Verdict { verified, reason })?;
+        peer.send(&Message::Verdict { verified, reason })?;
         Ok(verified)
     }
 
-    fn latency(&mut self, layout: &Layout) -> Result<Row> {
-        let Connected { side, remote, cores, .. } = &mut self.connected;
-        let mtu = side.in_use.mtu;
-        let mut player = Player::new(side, layout.size, *remote, mtu, cores.idle())?;
-        let before = cpu_time();
-        self.peer.send(&Message::Ready)?;
-        let peer = &mut self.peer;
-        let followed = player.follow(self.plan.rounds, &mut |round| peer.tick(round));
-        followed.map_err(|error| self.peer.blame(error))?;
-        let (_, measured) = self.done()?;
-        let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
-        self.peer.send(&Message::Verdict { verified: true, reason: None })?;
-        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified: true, cpu_s })
+    /// Waits for so many messages of each queue pair, then stops the replacement of receives. Returns how many messages of each queue
+    /// pair consume the receives that are posted.
+    fn close(&self, peer: &mut Peer, messages: &[u64]) -> Result<u64> {
+        let Some(receivers) = self.lanes.receivers else { return Ok(0) };
+        self.wait_for(receivers, peer, messages)?;
+        Ok(receivers.close())
+    }
+
+    /// Waits until so many messages of each queue pair have completed a receive here. The client has their completions already.
+    fn wait_for(&self, receivers: &Receivers<'_>, peer: &mut Peer, messages: &[u64]) -> Result<()> {
+        let deadline = Instant::now() + ARRIVAL_LIMIT;
+        loop {
+            for lane in 0..self.lanes.context.lanes() {
+                self.lanes.context.poll_lane(lane);
+                receivers.turn(lane)?;
+            }
+            let arrived = receivers.arrived();
+            if arrived == messages {
+                return Ok(());
+            }
+            peer.tick(0)?;
+            if Instant::now() > deadline {
+                bail!("messages of the queue pairs that arrived: {arrived:?}, that were sent: {messages:?}");
+            }
+        }
     }
 }

@@ -19,8 +19,8 @@ fn mib(server: &Server, name: &str) -> u64 {
 
 fn plan(queue_pairs: usize, tx_depth: u32, sizes: &[u64]) -> Json {
     let plan = json!({
-        "tool": "spindrift-benchmark", "version": 4, "kind": "write-bw", "queue_pairs": queue_pairs,
-        "tx_depth": tx_depth, "sizes": sizes, "rounds": 0, "seed": 1,
+        "tool": "spindrift-benchmark", "version": 5, "kind": "write-bw", "queue_pairs": queue_pairs,
+        "tx_depth": tx_depth, "sizes": sizes, "rounds": 0, "seed": 1, "operation": "write", "outs": 16, "srq": false,
         "planes": {"port": "udp", "addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
     });
     json!({ "type": "app", "app": plan })

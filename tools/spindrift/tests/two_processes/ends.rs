@@ -21,7 +21,7 @@ enum Side {
 /// A run of one command that lasts for long: server and client, and whoever ends it.
 fn long_run(command: &str, wait: &str, more: &[&str]) -> (Server, Running) {
     let server = Server::start(&[&[command, "--wait", wait], more].concat());
-    let amount = if command == "write-bw" { ["-D", "10m"] } else { ["-n", "1000000000"] };
+    let amount = if command.ends_with("-bw") { ["-D", "10m"] } else { ["-n", "1000000000"] };
     let mut client = spindrift();
     client.args([command, "127.0.0.1", "-p", &server.port, "--wait", wait]).args(amount).args(more);
     let client = Running::start(client.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -83,6 +83,17 @@ fn the_other_side_of_write_lat_ends_too() {
 #[test]
 fn the_other_side_of_write_lat_that_sleeps_ends_too() {
     each_side_and_signal("write-lat", "poll");
+}
+
+#[test]
+fn the_other_side_of_other_operations_ends_too() {
+    for command in ["send-bw", "send-lat", "read-bw", "read-lat", "atomic-bw"] {
+        for side in [Side::Client, Side::Server] {
+            for name in ["-INT", "-KILL"] {
+                one_ends(command, "poll", side, name);
+            }
+        }
+    }
 }
 
 /// The connection stays, and so does the kernel that acknowledges its bytes.

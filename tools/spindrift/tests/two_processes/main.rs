@@ -4,6 +4,7 @@
 
 mod bounds;
 mod ends;
+mod operations;
 mod samples;
 mod setup;
 mod strangers;

@@ -1,24 +1,34 @@
-//! `spindrift loopback`: two endpoints in one process write to each other's memory.
+//! `spindrift loopback`: two endpoints in one process use each other's memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+mod helper;
+mod latency;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value as Json, json};
-use spindrift::verbs::Context;
+use spindrift::memory::Region;
+use spindrift::verbs::Mr;
+use spindrift_exchange::RemoteMr;
 
+use self::helper::{Helper, PAUSED, RUNNING, StopOnDrop};
+use self::latency::play;
 use crate::bench::baseline::Baseline;
-use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port};
+use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port, check_work};
+use crate::bench::counters;
 use crate::bench::endpoint_setup::Side;
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::loopback_pump::{PumpPlan, TwoCores, core_latency_ns};
+use crate::bench::operation::{Operation, Work};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
-use crate::bench::pingpong::{Led, Player};
+use crate::bench::pingpong::Game;
+use crate::bench::receiver::{Comparison, Receivers};
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_lines,
@@ -32,7 +42,7 @@ use crate::units::format_size;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-/// Bandwidth or latency of RDMA writes between two endpoints in this process; verifies memory
+/// Bandwidth or latency of RDMA operations between two endpoints in this process; verifies memory
 #[derive(Args, Debug)]
 pub(crate) struct LoopbackArgs {
     #[command(flatten)]
@@ -43,7 +53,16 @@ pub(crate) struct LoopbackArgs {
     /// Kind of ports: rings in memory, or kernel sockets on 127.0.0.1, 127.0.0.2 and so on [default: loopback]
     #[arg(long, value_enum, value_name = "KIND")]
     port: Option<&'static Driver>,
-    /// Measure latency (half of a round trip) instead of bandwidth
+    /// Operation to measure
+    #[arg(long, value_enum, default_value_t)]
+    operation: Operation,
+    /// READs or atomic operations in flight on each queue pair, 1 to 255 [default: 16]
+    #[arg(short, long, value_name = "N")]
+    outs: Option<u8>,
+    /// Receives come from a shared receive queue (SENDs, and writes with immediate)
+    #[arg(long, visible_alias = "use-srq")]
+    srq: bool,
+    /// Measure latency (half of a round trip, or a whole one of READs and atomic operations) instead of bandwidth
     #[arg(long)]
     latency: bool,
     /// Also measure what the same cores do without a protocol, and whether other load disturbed the run
@@ -60,10 +79,6 @@ const SAMPLE_BYTES: usize = 256;
 const BASELINE_RUNS: [usize; 2] = [2, 3];
 const LATENCY_ROUNDS: u64 = 10_000;
 
-const RUNNING: u8 = 0;
-const PAUSED: u8 = 1;
-const STOPPED: u8 = 2;
-
 impl LoopbackArgs {
     pub(crate) fn verbosity(&self) -> Verbosity {
         self.run.verbosity
@@ -77,8 +92,17 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
         Amount::Time(Duration::from_millis(300))
     };
     let size = args.latency.then_some(2);
-    let defaults = Defaults { port: LOOPBACK, size, amount, seed: Some(1), tx_depth: 128 };
+    let usual = Work::of(args.operation);
+    let work = Work { outs: args.outs.unwrap_or(usual.outs), srq: args.srq, ..usual };
+    let defaults = Defaults { port: LOOPBACK, work, size, amount, seed: Some(1), tx_depth: 128 };
     let settings = Settings::new(&args.run, args.port, &defaults)?;
+    check_work(&settings)?;
+    if args.yardstick && work.operation.is_atomic() {
+        return Err(usage(format!(
+            "--yardstick: the pump moves bytes, {} few; leave it out",
+            work.operation.plural()
+        )));
+    }
     let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
     if !settings.port.reach.within_process() {
         return Err(usage(format!(
@@ -119,7 +143,7 @@ impl Pair {
         let layouts: Vec<_> = settings
             .sizes
             .iter()
-            .map(|&size| Layout::new(size, settings.qps, settings.tx_depth))
+            .map(|&size| settings.work.layout(size, settings.qps, settings.tx_depth))
             .collect::<Result<_>>()?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let [left, right] = settings.port.open_pair(&settings, planes)?;
@@ -155,7 +179,7 @@ impl Pair {
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
         if !self.settings.json {
-            print_line(&self.header("bandwidth of RDMA writes"));
+            print_line(&self.header(&format!("bandwidth of {}", self.settings.work.words())));
             let columns = if self.yardstick { Columns::Cores } else { Columns::Usual };
             print_line(&BandwidthRow::head(columns));
         }
@@ -167,19 +191,36 @@ impl Pair {
     fn measure_all(&mut self, stop: &Stop, rows: &mut Vec<BandwidthRow>) -> Result<()> {
         let Self { settings, writer, target, layouts, cores, planes, yardstick, .. } = self;
         let [writers, targets] = &*cores;
-        let helper = Helper::default();
-        let context = target.context.clone();
+        let (remote, work) = (target.remote(), settings.work);
+        let Side { qps, cqs, target: far, source: far_source, srq, context, .. } = target;
+        let receivers =
+            work.operation.takes_receive().then(|| Receivers::new(qps, cqs, srq.as_ref(), far, work));
+        let helper = Helper::new(receivers.transpose()?);
+        let context = &*context;
         thread::scope(|scope| {
             let _stop_helper = StopOnDrop(&helper);
             for lane in 0..settings.lanes {
-                let (helper, context) = (&helper, &context);
+                let helper = &helper;
                 scope.spawn(move || helper.serve(context, lane, targets));
             }
             writers.pin(0);
-            for layout in layouts.iter() {
+            for (index, layout) in layouts.iter().enumerate() {
                 let (helper, planes, yardstick) = (&helper, *planes, *yardstick);
-                let mut run =
-                    Measure { settings, writer, target, layout, planes, yardstick, cores, helper, stop };
+                let is_last = index + 1 == layouts.len();
+                let mut run = Measure {
+                    settings,
+                    writer,
+                    far,
+                    far_source,
+                    remote,
+                    layout,
+                    is_last,
+                    planes,
+                    yardstick,
+                    cores,
+                    helper,
+                    stop,
+                };
                 let row = run.row()?;
                 if !settings.json {
                     print_line(&row.line());
@@ -187,7 +228,11 @@ impl Pair {
                 let verified = row.verified;
                 rows.push(row);
                 if !verified {
-                    bail!("the target memory does not hold what was written (size {} bytes)", layout.size);
+                    let plural = work.operation.plural();
+                    bail!(
+                        "memory does not hold what the {plural} had to leave there (size {} bytes)",
+                        layout.size
+                    );
                 }
             }
             Ok(())
@@ -287,7 +332,9 @@ impl Pair {
             bail!("--latency counts round trips: give --iters, not --duration")
         };
         if !self.settings.json {
-            print_line(&self.header("latency of RDMA writes (half of a round trip)"));
+            let operation = self.settings.work.operation;
+            let part = if operation.is_fetch() { "a round trip" } else { "half of a round trip" };
+            print_line(&self.header(&format!("latency of {} ({part})", operation.plural())));
             print_line(&LatencyRow::head());
         }
         let mut rows = Vec::new();
@@ -312,7 +359,8 @@ impl Pair {
 
     fn play_all(&mut self, rounds: u64, stop: &Stop, rows: &mut Vec<LatencyRow>) -> Result<()> {
         for layout in &self.layouts {
-            let row = play(&mut self.writer, &mut self.target, layout.size, rounds, &self.cores, stop)?;
+            let game = Game { layout: *layout, rounds, seed: self.settings.seed.unwrap_or_default() };
+            let row = play(&mut self.writer, &mut self.target, game, &self.cores, stop)?;
             if !self.settings.json {
                 print_line(&row.line());
             }
@@ -337,141 +385,112 @@ fn summary_json(summary: Option<&BandwidthRow>) -> impl Iterator<Item = (String,
     .map(|(name, value)| (name.to_owned(), value))
 }
 
-/// One size of ping-pong.
-fn play(
-    writer: &mut Side,
-    target: &mut Side,
-    size: u32,
-    rounds: u64,
-    cores: &[Cores; 2],
-    stop: &Stop,
-) -> Result<LatencyRow> {
-    let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.in_use.mtu);
-    let [leading, following] = cores;
-    let idle = leading.idle();
-    let mut leader = Player::new(writer, size, to_target, mtu, idle)?;
-    let mut follower = Player::new(target, size, to_writer, mtu, idle)?;
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let follow = scope.spawn(|| {
-            following.pin(0);
-            let mut go_on =
-                |_| if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
-            let longest_pause = follower.follow(rounds, &mut go_on)?;
-            // The leader needs acknowledgements until it has ended too.
-            while !over.load(Ordering::Acquire) {
-                follower.drain(&mut |_| Ok(()))?;
-                follower.turn();
-            }
-            Ok(longest_pause)
-        });
-        leading.pin(0);
-        let mut go_on = |_| stop.check();
-        let led = leader.lead(rounds, &mut go_on).and_then(|led| {
-            leader.drain(&mut go_on)?;
-            Ok(led)
-        });
-        over.store(true, Ordering::Release);
-        while !follow.is_finished() {
-            leader.turn();
-        }
-        let followed = follow.join().unwrap_or_else(|_| bail!("the other side's thread panicked"));
-        let led = led?;
-        let longest_pause = led.longest_pause.max(followed?);
-        let led = Led { longest_pause, ..led };
-        let row = LatencyRow::new(size, &led);
-        row.warn_of_pause(&led);
-        Ok(row)
-    })
-}
-
-/// The threads that drive the target's lanes.
-#[derive(Default)]
-struct Helper {
-    state: AtomicU8,
-    /// Those that pause sleep here.
-    paused: Mutex<()>,
-    change: Condvar,
-}
-
-impl Helper {
-    fn serve(&self, context: &Context, lane: usize, cores: &Cores) {
-        cores.pin(lane);
-        let mut idle = cores.idle();
-        loop {
-            match self.state.load(Ordering::Relaxed) {
-                STOPPED => return,
-                // The pump and the baseline have the machine to themselves.
-                PAUSED => self.sleep(),
-                _ => idle.after(context.poll_lane(lane)),
-            }
-        }
-    }
-
-    fn sleep(&self) {
-        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = |(): &mut ()| self.state.load(Ordering::Relaxed) == PAUSED;
-        drop(self.change.wait_while(paused, still));
-    }
-
-    fn set(&self, state: u8) {
-        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.store(state, Ordering::Relaxed);
-        drop(paused);
-        self.change.notify_all();
-    }
-}
-
-/// Ends the helper however the scope is left.
-struct StopOnDrop<'a>(&'a Helper);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.set(STOPPED);
-    }
-}
-
 /// One size.
-struct Measure<'a> {
+struct Measure<'a, 'b> {
     settings: &'a Settings,
     writer: &'a mut Side,
-    target: &'a mut Side,
+    /// The target's memory: where bytes go to, and where they come from.
+    far: &'a Mr,
+    far_source: &'a Mr,
+    /// What the writer's operations name.
+    remote: RemoteMr,
     layout: &'a Layout,
+    /// No other size follows.
+    is_last: bool,
     planes: usize,
     yardstick: bool,
     cores: &'a [Cores; 2],
-    helper: &'a Helper,
+    helper: &'a Helper<'b>,
     stop: &'a Stop,
 }
 
-impl Measure<'_> {
+impl Measure<'_, '_> {
+    /// Fills and clears memory, and returns where the bytes will be.
+    fn prepare(&self, pattern: &[u8]) -> Result<Arc<Region>> {
+        let Self { settings, writer, far, far_source, layout, .. } = self;
+        let operation = settings.work.operation;
+        let mut tick = || self.stop.check();
+        let near = writer.target.region();
+        writer.source.write_at(0, pattern)?;
+        far_source.write_at(0, pattern)?;
+        layout.clear(far.region(), &mut tick)?;
+        if !operation.is_fetch() {
+            return Ok(Arc::clone(far.region()));
+        }
+        layout.clear(near, &mut tick)?;
+        if operation.is_atomic() {
+            counters::set(far.region(), layout, settings.seed.unwrap_or_default())?;
+        }
+        Ok(Arc::clone(near))
+    }
+
+    /// Compares all of memory with what so many operations of each queue pair leave there.
+    fn compare(&self, region: &Region, pattern: &[u8], done: &[u64]) -> Result<bool> {
+        let Self { settings, far, layout, helper, .. } = self;
+        let (operation, mut tick) = (settings.work.operation, || self.stop.check());
+        let shared = helper.receivers().filter(|_| settings.work.shares_buffers());
+        let mismatch = if operation.is_atomic() {
+            let seed = settings.seed.unwrap_or_default();
+            let counters = counters::check(far.region(), layout, seed, done, &mut tick)?;
+            counters
+                .map_or_else(|| counters::check_around(region, layout, &mut tick), |found| Ok(Some(found)))?
+        } else if let Some(receivers) = shared {
+            let content = |qp, slot| receivers.content(qp, slot);
+            layout.check_slots(region, &bytes_of(pattern), &content, &mut tick)?
+        } else {
+            layout.check(region, &bytes_of(pattern), done, &mut tick)?
+        };
+        if let Some(mismatch) = mismatch {
+            eprint_line(format_args!(
+                "spindrift: byte {} of the target is wrong (queue pair {})",
+                mismatch.offset, mismatch.qp
+            ));
+        }
+        Ok(mismatch.is_none())
+    }
+
+    /// Which messages are compared while the run goes on.
+    fn comparison(&self, pattern: &Arc<Vec<u8>>, target: &Arc<Region>) -> Comparison {
+        let every = self.settings.verify == Verify::Every;
+        let (one_in, most) = if every { (1, usize::MAX) } else { (SAMPLE_EVERY, SAMPLE_BYTES) };
+        Comparison { pattern: Arc::clone(pattern), target: Arc::clone(target), one_in, most }
+    }
+
     fn row(&mut self) -> Result<BandwidthRow> {
         let Self { settings, layout, cores, .. } = *self;
-        let pattern = layout.pattern(settings.seed.unwrap_or_default());
-        self.writer.source.write_at(0, &pattern)?;
-        layout.clear(self.target.target.region(), &mut || self.stop.check())?;
+        let (work, seed) = (settings.work, settings.seed.unwrap_or_default());
+        let pattern = Arc::new(layout.pattern(seed));
+        let region = self.prepare(&pattern)?;
+        let comparison = self.comparison(&pattern, &region);
+        let (one_in, most) = (comparison.one_in, comparison.most);
+        // Of shared buffers, only the target knows which of them a message is in.
+        let by_target = work.shares_buffers();
+        self.helper.start(layout, by_target.then_some(comparison))?;
         let mut beside = if self.yardstick { Some(Beside::start(self, &pattern)?) } else { None };
         self.helper.set(RUNNING);
 
-        let remote = self.target.remote();
         let [writers, _] = cores;
         let wanted = (settings.tx_depth, Verify::Last);
-        let mut writer = Writer::new(self.writer, *layout, remote, wanted, writers)?;
-        let region = self.target.target.region();
+        let (helper, stop) = (self.helper, self.stop);
+        let mut writer = Writer::new(self.writer, *layout, self.remote, wanted, seed, writers)?;
         let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
-        let every = settings.verify == Verify::Every;
-        let (one_in, bytes) = if every { (1, usize::MAX) } else { (SAMPLE_EVERY, SAMPLE_BYTES) };
         let sample = |qp: usize, write: u64| {
-            if write.is_multiple_of(one_in) {
+            if !by_target && write.is_multiple_of(one_in) {
                 sampled.fetch_add(1, Ordering::Relaxed);
-                if !layout.sample(region, &pattern, (qp, write), bytes)? {
+                let is_right = if work.operation.is_atomic() {
+                    counters::is_result(&region, layout, seed, qp, write)?
+                } else {
+                    layout.sample(&region, &pattern, (qp, write), most)?
+                };
+                if !is_right {
                     wrong.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Ok(())
         };
         let mut watch = LoopbackWatch {
-            stop: self.stop,
+            stop,
+            helper,
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
             before: Measured::default(),
@@ -488,21 +507,23 @@ impl Measure<'_> {
         } else {
             measured = writer.run(settings.amount, &mut watch, &sample)?;
         }
-        let (sampled, wrong) = (sampled.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
+        if let (Some(receivers), false) = (helper.receivers(), self.is_last) {
+            // The next size has other buffers. What has been consumed so far is replaced first.
+            helper.wait_for(&writer.writes(), stop)?;
+            writer.consume(receivers.close(), &mut watch, &sample)?;
+        }
+        helper.wait_for(&writer.writes(), stop)?;
+        let writes = writer.writes();
+        drop(writer);
+        let by_target = helper.receivers().map_or([0; 2], |receivers| receivers.compared());
+        let sampled = sampled.load(Ordering::Relaxed) + by_target[0];
+        let wrong = wrong.load(Ordering::Relaxed) + by_target[1];
 
         self.helper.set(PAUSED);
         let beside = beside.map(Beside::end).transpose()?;
-        let writes = writer.writes();
-        let mismatch = layout.check(region, &bytes_of(&pattern), &writes, &mut || self.stop.check())?;
-        if let Some(mismatch) = mismatch {
-            eprint_line(format_args!(
-                "spindrift: byte {} of the target is wrong (queue pair {})",
-                mismatch.offset, mismatch.qp
-            ));
-        }
-        let verified = mismatch.is_none() && wrong == 0;
+        let verified = self.compare(&region, &pattern, &writes)? && wrong == 0;
         let all = writes.iter().sum();
-        let compared = if every { all } else { layout.last_writes(&writes) };
+        let compared = if settings.verify == Verify::Every { all } else { layout.last_writes(&writes) };
         let mut row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         row.sampled = Some(sampled);
@@ -515,11 +536,11 @@ impl Measure<'_> {
 
 /// The yardstick of a run: a pump on the same cores, in turns with the run, and a baseline before and after it. The target's
 /// lanes sleep while these run.
-struct Beside<'a> {
+struct Beside<'a, 'b> {
     pump: TwoCores<'a>,
     baseline: Baseline,
     cores: &'a [Cores; 2],
-    helper: &'a Helper,
+    helper: &'a Helper<'b>,
     slices: Slices,
     latency_before_ns: f64,
     rates: Vec<f64>,
@@ -540,9 +561,9 @@ impl Reference {
     }
 }
 
-impl<'a> Beside<'a> {
+impl<'a, 'b> Beside<'a, 'b> {
     /// Measures for the first time, before the run.
-    fn start(run: &Measure<'a>, pattern: &[u8]) -> Result<Self> {
+    fn start(run: &Measure<'a, 'b>, pattern: &[u8]) -> Result<Self> {
         let Measure { settings, cores, helper, planes, .. } = *run;
         let plan = PumpPlan {
             layout: *run.layout,
@@ -585,18 +606,20 @@ impl<'a> Beside<'a> {
     }
 }
 
-struct LoopbackWatch<'a> {
+struct LoopbackWatch<'a, 'b> {
     stop: &'a Stop,
+    helper: &'a Helper<'b>,
     progress: Progress,
     amount: Amount,
     /// The pieces of the run that are over.
     before: Measured,
 }
 
-impl Watch for LoopbackWatch<'_> {
+impl Watch for LoopbackWatch<'_, '_> {
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()> {
         let before = &self.before;
         self.progress.set(self.amount, before.iterations + done, before.elapsed + elapsed);
+        self.helper.check()?;
         self.stop.check()
     }
 }
