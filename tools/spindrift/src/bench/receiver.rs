@@ -1,4 +1,4 @@
-//! The side that SENDs and immediates go to: keeps receive work requests posted, and checks what each completion says.
+//! The receiving side of SENDs and immediates: keeps receive work requests posted, and checks each completion.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::operation::{Operation, Work};
 /// How long completions may take that have to come: only a fault of the transport reaches it.
 pub(crate) const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 const NUMBER_MASK: u64 = (1 << 48) - 1;
-/// Of a buffer that no message has filled.
+/// The value for a buffer that no message has filled.
 const NOTHING: u64 = u64::MAX;
 
 /// A queue pair of a lane.
@@ -95,7 +95,7 @@ impl<'a> Receivers<'a> {
         })
     }
 
-    /// Posts receive work requests for a size. Those of the size before have all been consumed.
+    /// Posts receive work requests for a size. All requests of the size before must have been consumed.
     pub(crate) fn start(&mut self, layout: &Layout, comparison: Option<Comparison>) -> Result<()> {
         (self.layout, self.comparison) = (*layout, comparison);
         self.closed = AtomicBool::new(false);
@@ -193,8 +193,8 @@ impl<'a> Receivers<'a> {
         Ok(())
     }
 
-    /// From here on, what is consumed is not replaced. All that has been consumed must have been. Returns how many messages of each
-    /// queue pair consume the rest.
+    /// Stops the replacement of consumed requests. All requests consumed so far must have been replaced. Returns how many messages of
+    /// each queue pair consume those that are posted.
     pub(crate) fn close(&self) -> u64 {
         self.closed.store(true, Ordering::Relaxed);
         if self.srq.is_some() { self.layout.slots } else { self.work.receives(self.layout.slots).into() }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, bail};
 use clap::{ArgAction, Args};
-use spindrift::verbs::Context;
+use spindrift::verbs::{Context, Extensions};
 use spindrift_exchange::{Offer, RemoteMr};
 use spindrift_pmd::route::local_addresses;
 
@@ -555,11 +555,16 @@ impl Lanes<'_> {
     }
 }
 
-/// Both sides need the extensions of the operation. One that leaves them out, or has never known them, is told so.
+/// The first extension that the operation needs and that one of the sides does not offer.
+fn missing(operation: Operation, both: [Extensions; 2]) -> Option<&'static str> {
+    let lacks = |name: &str| both.iter().any(|side| !side.names().any(|known| known == name));
+    operation.extensions().names().find(|name| lacks(name))
+}
+
+/// Both sides need the extensions of the operation. The error names one that a side does not offer.
 fn check_extensions(kind: Kind, work: Work, peer: &str, offers: [&Offer; 2]) -> Result<()> {
     let both = offers.map(|offer| offer.qps.first().map(|qp| qp.extensions).unwrap_or_default());
-    let lacks = |name: &str| both.iter().any(|side| !side.names().any(|known| known == name));
-    if let Some(name) = work.operation.extensions().names().find(|name| lacks(name)) {
+    if let Some(name) = missing(work.operation, both) {
         let [ours, theirs] = both;
         bail!(
             "{} with {} needs the extension {name} of MRC on both sides: this side offers {ours}, the {peer} {theirs}; use the same version of spindrift there, without --extensions",
@@ -583,5 +588,29 @@ fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
             "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",
             ours.min(theirs)
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An older peer offers fewer extensions, and one that has never known any offers none.
+    #[test]
+    fn an_extension_that_either_side_lacks_is_named() {
+        let (all, none) = (Extensions::ALL, Extensions::NONE);
+        let missing_of = |operation, theirs| {
+            let found = missing(operation, [all, theirs]);
+            assert_eq!(found, missing(operation, [theirs, all]));
+            found
+        };
+        assert_eq!(missing_of(Operation::Write, none), None);
+        assert_eq!(missing_of(Operation::WriteImm, Extensions::SEND), Some("rnr"));
+        assert_eq!(missing_of(Operation::Send, none), Some("send"));
+        assert_eq!(missing_of(Operation::SendImm, Extensions::SEND), Some("rnr"));
+        assert_eq!(missing_of(Operation::Send, Extensions::SEND | Extensions::RNR), None);
+        assert_eq!(missing_of(Operation::Read, Extensions::ATOMIC), Some("read"));
+        assert_eq!(missing_of(Operation::FetchAdd, Extensions::READ), Some("atomic"));
+        assert_eq!(missing_of(Operation::CompareSwap, all), None);
     }
 }

@@ -395,15 +395,15 @@ impl Memory<'_> {
         Ok(verified)
     }
 
-    /// Ends the replacement of receives once those of all these messages have been replaced. Returns how many messages of each queue
-    /// pair consume the rest.
+    /// Waits for so many messages of each queue pair, then stops the replacement of receives. Returns how many messages of each queue
+    /// pair consume the receives that are posted.
     fn close(&self, peer: &mut Peer, messages: &[u64]) -> Result<u64> {
         let Some(receivers) = self.lanes.receivers else { return Ok(0) };
         self.wait_for(receivers, peer, messages)?;
         Ok(receivers.close())
     }
 
-    /// Takes the completions of receives until so many messages of each queue pair have arrived. For the client they have.
+    /// Waits until so many messages of each queue pair have completed a receive here. The client has their completions already.
     fn wait_for(&self, receivers: &Receivers<'_>, peer: &mut Peer, messages: &[u64]) -> Result<()> {
         let deadline = Instant::now() + ARRIVAL_LIMIT;
         loop {
