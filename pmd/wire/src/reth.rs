@@ -68,7 +68,7 @@ const SWAP_OR_ADD: U64<0> = U64;
 const COMPARE: U64<8> = U64;
 
 /// Operands of an atomic operation, after the RETH of its request. The two headers together have the fields of the
-/// AtomicETH (IBTA volume 1, section 9.3.4) and a length, which is 8.
+/// `AtomicETH` (IBTA volume 1, section 9.3.4) and a length, which is 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtomicOperands {
     /// The value to store or to add.
