@@ -329,27 +329,24 @@ fn a_send_invalidates_only_what_it_may() {
             8,
             access,
         );
-        match counter {
-            Some(counter) => {
-                assert_eq!(done, [(7, WcStatus::WrFlushError, None)], "{what}");
-                assert_eq!((victim.bench.count(counter), ended), (1, Ok(())), "{what}");
-                assert!(victim.bench.answers().contains(&nak(NakCode::RemoteAccess, FIRST_PSN)), "{what}");
-            }
-            None => {
-                assert_eq!(done, [(7, WcStatus::Success, Some(memory.key.rkey))], "{what}");
-                assert!(matches!(ended, Err(MemoryError::UnknownKey { .. })), "{what}: {ended:?}");
-                // The response is sent again, from the memory that it was made from.
-                victim.bench.net.astray.clear();
-                victim.bench.net.run_for(3_000_000);
-                let again = victim.sent().0;
-                assert!(!again.is_empty() && again.iter().all(|sent| sent.bytes == memory.expected[..8]));
-                let reth = Reth { va: 0x6000_0000, rkey: memory.key.rkey, dma_len: 8 };
-                let mut read = victim.head(2, Opcode::ReadRequest, reth);
-                read.meth.rqmsn = FIRST_MSN.next();
-                victim.give(read, &[]);
-                let violation = victim.bench.violation().map(|(psn, _)| psn);
-                assert_eq!(violation, Some(FIRST_PSN.add(2)), "the key is gone");
-            }
+        if let Some(counter) = counter {
+            assert_eq!(done, [(7, WcStatus::WrFlushError, None)], "{what}");
+            assert_eq!((victim.bench.count(counter), ended), (1, Ok(())), "{what}");
+            assert!(victim.bench.answers().contains(&nak(NakCode::RemoteAccess, FIRST_PSN)), "{what}");
+        } else {
+            assert_eq!(done, [(7, WcStatus::Success, Some(memory.key.rkey))], "{what}");
+            assert!(matches!(ended, Err(MemoryError::UnknownKey { .. })), "{what}: {ended:?}");
+            // The response is sent again, from the memory that it was made from.
+            victim.bench.net.astray.clear();
+            victim.bench.net.run_for(3_000_000);
+            let again = victim.sent().0;
+            assert!(!again.is_empty() && again.iter().all(|sent| sent.bytes == memory.expected[..8]));
+            let reth = Reth { va: 0x6000_0000, rkey: memory.key.rkey, dma_len: 8 };
+            let mut read = victim.head(2, Opcode::ReadRequest, reth);
+            read.meth.rqmsn = FIRST_MSN.next();
+            victim.give(read, &[]);
+            let violation = victim.bench.violation().map(|(psn, _)| psn);
+            assert_eq!(violation, Some(FIRST_PSN.add(2)), "the key is gone");
         }
         memory.check(what);
         victim.check(what);

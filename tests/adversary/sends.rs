@@ -31,9 +31,9 @@ impl Victim {
         Self::sharing(extensions, None)
     }
 
-    fn sharing(extensions: Extensions, srq: Option<Arc<SharedRecvQueue>>) -> Self {
+    fn sharing(extensions: Extensions, srq: Option<&Arc<SharedRecvQueue>>) -> Self {
         let change = |init: &mut spindrift::endpoint::QpInit| {
-            init.srq.clone_from(&srq);
+            init.srq = srq.cloned();
             init.cap.max_recv_sge = MAX_SGE;
         };
         let mut bench = Bench::offering(|_| {}, Patience::default(), extensions, change);
@@ -470,7 +470,7 @@ fn a_storm_of_refused_messages_is_bounded() {
 
 fn shared(buffers: u64) -> (Victim, Arc<SharedRecvQueue>) {
     let queue = Arc::new(SharedRecvQueue::new(SrqId(3), 64));
-    let victim = Victim::sharing(Extensions::ALL, Some(Arc::clone(&queue)));
+    let victim = Victim::sharing(Extensions::ALL, Some(&queue));
     for n in 0..buffers {
         assert!(queue.post(RecvWr { wr_id: n, local: victim.sge(n, BUFFER) }));
     }
@@ -628,11 +628,7 @@ fn requests_that_were_not_agreed_on_are_refused_when_posted() {
         let (sends, empty) = (agreed.contains(Extensions::SEND), agreed.contains(Extensions::EMPTY_MESSAGES));
         let not_agreed = Err(PostError::NotNegotiated { needed: Extensions::SEND });
         for (len, op) in [(0, SendOp::Send), (8, SendOp::Send), (8, SendOp::SendWithImm(1))] {
-            assert_eq!(
-                post(op, len),
-                if sends { Ok(()) } else { not_agreed.clone() },
-                "{agreed:?} {op:?} {len}"
-            );
+            assert_eq!(post(op, len), if sends { Ok(()) } else { not_agreed }, "{agreed:?} {op:?} {len}");
         }
         for op in [SendOp::Write, SendOp::WriteWithImm(1)] {
             assert_eq!(post(op, 0), if empty { Ok(()) } else { Err(PostError::Empty) }, "{agreed:?} {op:?}");

@@ -32,12 +32,10 @@ fn every_operation_does_what_the_model_does() {
     let mut total = world::Reached::default();
     for seed in 0..setting("SPINDRIFT_SEEDS").unwrap_or(RUNS) {
         let reached = std::panic::catch_unwind(|| world::run(seed, false));
-        match reached {
-            Ok(reached) => total.add(&reached),
-            Err(_) => panic!(
-                "seed {seed} failed: SPINDRIFT_SEED={seed} cargo test --test every_verb -- --nocapture"
-            ),
-        }
+        let Ok(reached) = reached else {
+            panic!("seed {seed} failed: SPINDRIFT_SEED={seed} cargo test --test every_verb -- --nocapture")
+        };
+        total.add(&reached);
     }
     println!("{total:?}");
     total.check();

@@ -234,7 +234,7 @@ fn plan(
                 let wr = SendWr { op: SendOp::Read, remote, ..base };
                 Planned { wr, local, payload: Vec::new(), expect: Expect::Bytes(bytes) }
             }
-            4 | 5 | 6 => {
+            4..=6 => {
                 let at = rng.below((REQUESTS * SLOT - len) as u64 + 1) as usize;
                 let wr = SendWr { op: SendOp::Read, remote: theirs.library.remote(at), ..base };
                 let local = elements(rng, &ours.landing, offset, len, many);
