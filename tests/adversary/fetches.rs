@@ -279,7 +279,9 @@ fn refused(
             assert_eq!(victim.bench.count(counter), 1, "{what}: {counter}");
         }
         assert_eq!((victim.bench.count("rx_reads"), victim.bench.count("rx_atomics")), (0, 0), "{what}");
-        others.iter().for_each(|memory| memory.check(what));
+        for memory in others {
+            memory.check(what);
+        }
         victim.check(what);
     }
 }

@@ -69,6 +69,33 @@ fn a_registration_that_ends_before_the_turn_of_a_request() {
     }
 }
 
+/// Requests behind one that is refused in its turn are not carried out.
+#[test]
+fn nothing_after_a_refused_request_is_carried_out() {
+    for refused_first in [false, true] {
+        let mut victim = Victim::new();
+        // A read that is refused in its turn, and an atomic operation before or after it.
+        let mut read = victim.read(if refused_first { 1 } else { 2 }, 0, 8);
+        let mut atomic = victim.fetch_add(if refused_first { 2 } else { 1 }, 1);
+        let (earlier, later) =
+            if refused_first { (&mut read, &mut atomic) } else { (&mut atomic, &mut read) };
+        (earlier.meth.rqmsn, later.meth.rqmsn) = (FIRST_MSN, FIRST_MSN.next());
+        victim.give(atomic, &[]);
+        victim.give(read, &[]);
+        let (rkey, before) = (victim.library.key.rkey, victim.counter());
+        victim.bench.net.endpoint(VICTIM).deregister(rkey).unwrap();
+        let write = victim.bench.write();
+        let bytes = victim.bench.target.expected[..8].to_vec();
+        victim.give(write, &bytes);
+        let carried_out = u64::from(!refused_first);
+        assert_eq!(victim.counter(), before.wrapping_add(carried_out));
+        assert_eq!(victim.bench.count("rx_atomics"), carried_out);
+        assert_eq!(victim.bench.violation().map(|(psn, _)| psn), Some(read.bth.psn));
+        victim.expect_counter();
+        victim.check("behind a refused request");
+    }
+}
+
 /// A queue pair that cannot send yet takes no request, and takes its copy later.
 #[test]
 fn a_request_before_the_victim_may_send_is_taken_later() {
@@ -194,6 +221,10 @@ fn a_response_that_cannot_be_is_refused() {
                 victim.give(*head, bytes);
             }
             assert_eq!(victim.bench.count("rx_invalid_request"), 1, "{what} {order:?}");
+            if what.contains("beyond") || what.contains("address") {
+                let violation = victim.bench.violation().map(|(_, violation)| violation);
+                assert!(matches!(violation, Some(Violation::NoSuchFetch { .. })), "{what}: {violation:?}");
+            }
             let done = victim.bench.completions();
             let seen: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
             let flushed = [0, 1, 2].map(|wr_id| (wr_id, WcStatus::WrFlushError));
@@ -329,27 +360,24 @@ fn a_send_invalidates_only_what_it_may() {
             8,
             access,
         );
-        match counter {
-            Some(counter) => {
-                assert_eq!(done, [(7, WcStatus::WrFlushError, None)], "{what}");
-                assert_eq!((victim.bench.count(counter), ended), (1, Ok(())), "{what}");
-                assert!(victim.bench.answers().contains(&nak(NakCode::RemoteAccess, FIRST_PSN)), "{what}");
-            }
-            None => {
-                assert_eq!(done, [(7, WcStatus::Success, Some(memory.key.rkey))], "{what}");
-                assert!(matches!(ended, Err(MemoryError::UnknownKey { .. })), "{what}: {ended:?}");
-                // The response is sent again, from the memory that it was made from.
-                victim.bench.net.astray.clear();
-                victim.bench.net.run_for(3_000_000);
-                let again = victim.sent().0;
-                assert!(!again.is_empty() && again.iter().all(|sent| sent.bytes == memory.expected[..8]));
-                let reth = Reth { va: 0x6000_0000, rkey: memory.key.rkey, dma_len: 8 };
-                let mut read = victim.head(2, Opcode::ReadRequest, reth);
-                read.meth.rqmsn = FIRST_MSN.next();
-                victim.give(read, &[]);
-                let violation = victim.bench.violation().map(|(psn, _)| psn);
-                assert_eq!(violation, Some(FIRST_PSN.add(2)), "the key is gone");
-            }
+        if let Some(counter) = counter {
+            assert_eq!(done, [(7, WcStatus::WrFlushError, None)], "{what}");
+            assert_eq!((victim.bench.count(counter), ended), (1, Ok(())), "{what}");
+            assert!(victim.bench.answers().contains(&nak(NakCode::RemoteAccess, FIRST_PSN)), "{what}");
+        } else {
+            assert_eq!(done, [(7, WcStatus::Success, Some(memory.key.rkey))], "{what}");
+            assert!(matches!(ended, Err(MemoryError::UnknownKey { .. })), "{what}: {ended:?}");
+            // The response is sent again, from the memory that it was made from.
+            victim.bench.net.astray.clear();
+            victim.bench.net.run_for(3_000_000);
+            let again = victim.sent().0;
+            assert!(!again.is_empty() && again.iter().all(|sent| sent.bytes == memory.expected[..8]));
+            let reth = Reth { va: 0x6000_0000, rkey: memory.key.rkey, dma_len: 8 };
+            let mut read = victim.head(2, Opcode::ReadRequest, reth);
+            read.meth.rqmsn = FIRST_MSN.next();
+            victim.give(read, &[]);
+            let violation = victim.bench.violation().map(|(psn, _)| psn);
+            assert_eq!(violation, Some(FIRST_PSN.add(2)), "the key is gone");
         }
         memory.check(what);
         victim.check(what);
@@ -414,12 +442,13 @@ fn a_peer_that_never_responds() {
                     }
                 }
             }
-            victim.bench.net.run_for(timeout_ns / 16);
+            victim.bench.net.run_for(timeout_ns / 64);
             failed = victim.bench.failures().first().map(|(_, reason)| (*reason, victim.bench.net.now));
         }
         let elapsed = victim.bench.net.now.since(start);
         let timeouts = elapsed / timeout_ns;
-        assert!(packets <= 4 * (timeouts + 1), "{peer:?}: {packets} packets in {timeouts} timeouts");
+        let most = if peer == Peer::Acknowledges { 2 * timeouts + 4 } else { 4 * (timeouts + 1) };
+        assert!(packets <= most, "{peer:?}: {packets} packets in {timeouts} timeouts");
         if peer == Peer::Acknowledges {
             assert_eq!(failed, None);
             assert!(packets >= timeouts / 4, "{peer:?}: {packets} packets in {timeouts} timeouts");

@@ -290,6 +290,7 @@ fn usual_ones() -> Vec<Packet<'static>> {
 
 /// Every kind of packet of the operations that are extensions, and RNR NACKs with a short, a usual and the longest wait.
 fn extended_ones() -> Vec<Packet<'static>> {
+    use Opcode::*;
     let data = |opcode: Opcode, psn: u32, (va, dma_len): (u64, u32), payload: &'static [u8]| {
         let pad = &[0u8; 3][..(4 - payload.len() % 4) % 4];
         let word = match opcode {
@@ -308,7 +309,6 @@ fn extended_ones() -> Vec<Packet<'static>> {
         };
         Packet::Data { head, payload, pad }
     };
-    use Opcode::*;
     let parts = [
         [SendFirst, SendMiddle, SendLast],
         [SendFirst, SendMiddle, SendLastImm],
