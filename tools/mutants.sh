@@ -70,7 +70,7 @@ export CARGO_TARGET_DIR=$PWD/target/mutants
 export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-100}
 unset SPINDRIFT_FRESH SPINDRIFT_SEED SPINDRIFT_JUDGE
 targets=(--lib)
-for test in adversary feedback property recovery reports routes smoke layout outer properties stack vectors; do
+for test in adversary every_verb feedback property recovery reports routes smoke layout outer properties stack vectors; do
     targets+=("--test=$test")
 done
 # Long, and what they test is tested by shorter ones too.

@@ -1,0 +1,127 @@
+//! Reads, atomic operations, and responses to those of the peer.
+
+use super::*;
+use crate::wire::Msn;
+
+impl Bench {
+    fn respond(&mut self, number: u16, most: u8) -> bool {
+        let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        self.r.push_response(self.now, Msn::new(number), (Source::Value(7), 8), most, &mut env)
+    }
+
+    fn response_comes(&mut self) {
+        self.now = self.now.after(5_000);
+        let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        self.r.on_response(self.now, &mut env);
+    }
+
+    /// Sends the next packet, and returns its opcode and its number among messages of its kind.
+    fn leaves(&mut self) -> Option<(Opcode, u16)> {
+        let (seq, _) = self.send()?;
+        let packet = self.r.queue.packet(seq, MTU).unwrap();
+        Some((packet.opcode(), packet.meth().rqmsn.get()))
+    }
+}
+
+fn bench(max_rd_atomic: u8) -> Bench {
+    Bench::new(|setup| setup.max_rd_atomic = max_rd_atomic)
+}
+
+/// Only a response that is the first to be sent starts the timers.
+#[test]
+fn a_response_does_not_put_off_what_is_overdue() {
+    let mut bench = bench(1);
+    bench.post(1, SendOp::Write);
+    bench.send_all();
+    let (timer_base, next) = (bench.r.timer_base, bench.r.next_timeout());
+    bench.now = bench.now.after(9_000);
+    assert!(bench.respond(0, 4));
+    assert_eq!((bench.r.timer_base, bench.r.next_timeout()), (timer_base, next));
+    bench.acknowledge(1, true);
+    assert_eq!(bench.leaves(), Some((Opcode::AtomicResponse, 0)));
+    bench.acknowledge(2, true);
+    bench.now = bench.now.after(1_000_000_000);
+    assert!(bench.respond(1, 4));
+    assert_eq!(bench.r.timer_base, bench.now, "it counts from when it was queued");
+}
+
+#[test]
+fn as_many_requests_are_in_flight_as_the_peer_accepts() {
+    assert!(!bench(0).r.takes(SendOp::Read) && bench(1).r.takes(SendOp::Read));
+    let mut bench = bench(2);
+    for op in [SendOp::Read, SendOp::FetchAdd(1), SendOp::Read, SendOp::Write] {
+        bench.post(1, op);
+    }
+    assert_eq!(bench.leaves(), Some((Opcode::ReadRequest, 0)));
+    assert_eq!(bench.leaves(), Some((Opcode::FetchAdd, 1)));
+    assert_eq!(bench.leaves(), None, "the third waits, and so does what is behind it");
+    bench.acknowledge(2, true);
+    assert_eq!((bench.r.queued(), bench.leaves()), (4, None), "an ACK is no response");
+    bench.response_comes();
+    assert!(bench.r.pop_done(u64::MAX, |_| ()).is_ok());
+    assert_eq!(bench.leaves(), Some((Opcode::ReadRequest, 2)));
+    assert_eq!(bench.leaves(), Some((Opcode::WriteOnly, 0)));
+    assert!(bench.r.pop_done(u64::MAX, |_| ()).is_err(), "the second has no response");
+    assert_eq!((bench.r.fetch(Msn::new(0)).is_some(), bench.r.fetch(Msn::new(1)).is_some()), (false, true));
+    bench.response_comes();
+    bench.response_comes();
+    bench.acknowledge(4, true);
+    assert_eq!((bench.r.queued(), bench.r.busy()), (0, false));
+}
+
+#[test]
+fn a_fence_waits_for_responses_and_responses_wait_for_no_fence() {
+    let mut bench = bench(4);
+    bench.post(1, SendOp::Read);
+    assert_eq!(bench.leaves(), Some((Opcode::ReadRequest, 0)));
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::Write,
+        local: Sge { addr: 0x1000, len: MTU, lkey: 1 },
+        remote: RemoteAddr::default(),
+        signaled: true,
+        fence: true,
+    };
+    let source = Source::Region(PayloadRef { len: MTU, ..PayloadRef::EMPTY });
+    bench.r.push(bench.now, &wr, false, source);
+    assert!(!bench.r.has_work());
+    assert!(bench.respond(0, 4) && bench.respond(1, 4));
+    assert!(bench.r.has_work());
+    assert_eq!(bench.leaves(), Some((Opcode::AtomicResponse, 0)));
+    assert_eq!(bench.leaves(), Some((Opcode::AtomicResponse, 1)));
+    assert_eq!(bench.leaves(), None);
+    bench.response_comes();
+    assert_eq!(bench.leaves(), Some((Opcode::WriteOnly, 0)));
+}
+
+/// After each response, one work request has its turn; their PSNs and message numbers follow the order in which they
+/// leave.
+#[test]
+fn responses_and_work_requests_take_turns() {
+    let mut bench = bench(4);
+    (0..3).for_each(|_| bench.post(2, SendOp::Write));
+    assert_eq!(bench.leaves(), Some((Opcode::WriteFirst, 0)));
+    (0..3).for_each(|number| assert!(bench.respond(number, 4)));
+    let left: Vec<_> = core::iter::from_fn(|| bench.leaves()).collect();
+    let (first, last) = ((Opcode::WriteFirst, 0), (Opcode::WriteLast, 0));
+    let response = |number| (Opcode::AtomicResponse, number);
+    assert_eq!(left, [last, response(0), first, last, response(1), first, last, response(2)]);
+    let numbers: Vec<_> =
+        (0..9).map(|seq| bench.r.queue.packet(seq, MTU).unwrap().meth().msn.get()).collect();
+    assert_eq!(numbers, [0, 0, 1, 2, 2, 3, 4, 4, 5]);
+    assert_eq!((bench.r.queued(), bench.r.queue.responses()), (3, 3));
+}
+
+/// Request *n* shows that the peer has the responses before *n* - `most`. One that was not sent in full shows that the
+/// peer has too many requests in flight.
+#[test]
+fn a_request_acknowledges_old_responses() {
+    let mut bench = bench(4);
+    assert!(bench.respond(0, 2) && bench.respond(1, 2));
+    assert!(!bench.respond(2, 2), "nothing was sent");
+    assert_eq!(bench.leaves(), Some((Opcode::AtomicResponse, 0)));
+    assert!(bench.respond(2, 2), "the peer has the first response");
+    assert_eq!((bench.r.una, bench.r.done), (1, 1));
+    assert!(bench.r.pop_done(u64::MAX, |_| ()).is_ok());
+    assert!(!bench.respond(3, 2));
+}
