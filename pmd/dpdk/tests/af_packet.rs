@@ -260,6 +260,13 @@ fn a_late_link_is_up_once_the_address_is_unique() {
         hosts.ip(1, "link set n0 up");
         // The kernel takes addresses away when a link goes down.
         hosts.ip(1, &format!("address replace {}/64 dev n0 nodad", V6[1]));
+        // Until then, the kernel drops what either end sends. The port has not looked at its link yet.
+        for host in 0..2 {
+            wait_for("the link is up", || {
+                let shown = hosts.command(host, "ip").args(["link", "show", "n0"]).output().unwrap();
+                String::from_utf8_lossy(&shown.stdout).contains("state UP")
+            });
+        }
         if is_taken {
             poll(&mut port, &mut |port| {
                 assert_eq!(port.link(), LinkState::Down);
