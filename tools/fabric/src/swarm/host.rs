@@ -126,7 +126,7 @@ impl Transport for Host {
 
     fn on_pause(&mut self, from: Time, until: Time) {
         self.nic.endpoint.on_driver_stall(from, until);
-        self.audit.on_pause(until.since(from));
+        self.audit.on_pause(from, until);
     }
 
     fn carrier(&mut self, now: Time, plane: u8, up: bool) {

@@ -33,9 +33,14 @@ pub(super) struct Audit {
     port_changes: u64,
     /// For how long the host has stood still, ns.
     paused_ns: u64,
+    /// After it stood still, its timers wait until then for what arrived meanwhile (decision 28).
+    timers_from: Time,
     /// The first thing that did not hold.
     broken: Option<String>,
 }
+
+/// The longest time for which timers are held back after a stall, ns.
+const MOST_HELD_NS: u64 = 250_000;
 
 /// What an endpoint had counted before it took a packet.
 #[derive(Clone, Copy)]
@@ -86,8 +91,10 @@ impl Audit {
         self.qps.remove(&qpn.get());
     }
 
-    pub(super) fn on_pause(&mut self, ns: u64) {
+    pub(super) fn on_pause(&mut self, from: Time, until: Time) {
+        let ns = until.since(from);
         self.paused_ns += ns;
+        self.timers_from = self.timers_from.max(until.after(ns.min(MOST_HELD_NS)));
     }
 
     pub(super) fn carrier(&mut self, plane: u8, up: bool) {
@@ -136,7 +143,7 @@ impl Audit {
         let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else { return };
         match mrc {
             Mrc::Data { head, .. } => {
-                let check = qp.sender.on_send(now, self.paused_ns, &head);
+                let check = qp.sender.on_send(now, self.paused_ns, now >= self.timers_from, &head);
                 self.note(now, check);
             }
             Mrc::Sack { seth, .. } => {

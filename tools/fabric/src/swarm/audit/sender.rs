@@ -132,7 +132,8 @@ impl Sender {
         longest + (SPREAD * longest).max(self.timers.initial_reordering_ns).max(REORDERING_FLOOR_NS)
     }
 
-    pub(super) fn on_send(&mut self, now: Time, paused_ns: u64, head: &DataHead) -> Check {
+    /// `timers_run`: the host's timers are not held back after a stall.
+    pub(super) fn on_send(&mut self, now: Time, paused_ns: u64, timers_run: bool, head: &DataHead) -> Check {
         if self.all.is_empty() {
             self.first = head.bth.psn;
         }
@@ -154,7 +155,7 @@ impl Sender {
         let Some(&before) = self.all.get(at) else {
             self.all.push(copy);
             self.in_order.insert(self.actions, at);
-            return self.check_gaps(now, paused_ns);
+            return if timers_run { self.check_gaps(now, paused_ns) } else { Ok(()) };
         };
         let psn = head.bth.psn.get();
         if before.reported {
@@ -321,7 +322,7 @@ mod tests {
         let tseth = Some(Tseth::new((at >> 7) as u16));
         let head =
             DataHead { bth, meth: Meth::default(), tseth, reth: Reth::default(), imm: None, operands: None };
-        sender.on_send(Time(at), 0, &head)
+        sender.on_send(Time(at), 0, true, &head)
     }
 
     /// A report for packet `of`, sent at `sent_at`: all before `end` have arrived, and those that are listed.
@@ -374,7 +375,7 @@ mod tests {
             imm: None,
             operands: None,
         };
-        assert_eq!(sender.on_send(Time(50 * RTT), 45 * RTT, &head), Ok(()));
+        assert_eq!(sender.on_send(Time(50 * RTT), 45 * RTT, true, &head), Ok(()));
     }
 
     #[test]
