@@ -317,12 +317,19 @@ mod tests {
         sender
     }
 
+    fn head(at: u64, n: u32) -> DataHead {
+        DataHead {
+            bth: Bth { ts: true, ..Bth::new(Opcode::WriteMiddle, Qpn::new(7), FIRST.add(n)) },
+            meth: Meth::default(),
+            tseth: Some(Tseth::new((at >> 7) as u16)),
+            reth: Reth::default(),
+            imm: None,
+            operands: None,
+        }
+    }
+
     fn send(sender: &mut Sender, at: u64, n: u32) -> Check {
-        let bth = Bth { ts: true, ..Bth::new(Opcode::WriteMiddle, Qpn::new(7), FIRST.add(n)) };
-        let tseth = Some(Tseth::new((at >> 7) as u16));
-        let head =
-            DataHead { bth, meth: Meth::default(), tseth, reth: Reth::default(), imm: None, operands: None };
-        sender.on_send(Time(at), 0, true, &head)
+        sender.on_send(Time(at), 0, true, &head(at, n))
     }
 
     /// A report for packet `of`, sent at `sent_at`: all before `end` have arrived, and those that are listed.
@@ -366,16 +373,19 @@ mod tests {
     fn a_host_that_stands_still_repairs_nothing() {
         let mut sender = sender(3);
         sack(&mut sender, RTT, 0, &[1, 2], (1, 0));
-        let bth = Bth::new(Opcode::WriteMiddle, Qpn::new(7), FIRST.add(3));
-        let head = DataHead {
-            bth,
-            meth: Meth::default(),
-            tseth: None,
-            reth: Reth::default(),
-            imm: None,
-            operands: None,
+        assert_eq!(sender.on_send(Time(50 * RTT), 45 * RTT, true, &head(50 * RTT, 3)), Ok(()));
+    }
+
+    /// After a stall a host holds its timers until it has read what arrived: it may send before it repairs.
+    #[test]
+    fn held_timers_excuse_a_late_repair() {
+        let late = |timers_run| {
+            let mut sender = sender(4);
+            sack(&mut sender, RTT, 0, &[1, 2], (1, 0));
+            sender.on_send(Time(50 * RTT), 0, timers_run, &head(50 * RTT, 4))
         };
-        assert_eq!(sender.on_send(Time(50 * RTT), 45 * RTT, true, &head), Ok(()));
+        assert_eq!(late(false), Ok(()));
+        assert!(late(true).is_err());
     }
 
     #[test]
