@@ -10,7 +10,7 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
-use super::{Access, MemoryError, MemorySpace, MemoryView, PdId, Region};
+use super::{Access, MemoryError, MemorySpace, MemoryView, MrKey, PayloadRef, PdId, Region};
 use crate::seed::Seed;
 
 const BASE: u64 = 0x1000;
@@ -29,7 +29,7 @@ impl Fabric {
         Arc::new(Self { pd: space.alloc_pd(), lanes, space })
     }
 
-    fn register(&self) -> (Arc<Region>, super::MrKey) {
+    fn register(&self) -> (Arc<Region>, MrKey) {
         let region = Region::alloc_at(8, BASE).unwrap();
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_INVALIDATE;
         let key = self.space.register(self.pd, Arc::clone(&region), access).unwrap();
@@ -97,16 +97,16 @@ fn a_key_works_from_when_registering_returns() {
     });
 }
 
-#[test]
-fn a_work_request_keeps_its_memory() {
-    loom::model(|| {
+/// A lane pins memory in this way and reads it, while the application ends the registration.
+fn a_pin_and_a_deregistration(pin: fn(&mut MemoryView, MrKey, PdId) -> Result<PayloadRef, MemoryError>) {
+    loom::model(move || {
         let fabric = Fabric::new();
         let (region, key) = fabric.register();
         let lane = {
             let fabric = Arc::clone(&fabric);
             thread::spawn(move || {
-                let pin = fabric.lanes[1].lock().unwrap().pin(key.lkey, fabric.pd, BASE, 8);
-                if let Ok(pin) = pin {
+                let pinned = pin(&mut fabric.lanes[1].lock().unwrap(), key, fabric.pd);
+                if let Ok(pin) = pinned {
                     let mut view = fabric.lanes[1].lock().unwrap();
                     assert_eq!(view.bytes(&pin).len(), 8);
                     view.unpin(pin.slot);
@@ -116,7 +116,7 @@ fn a_work_request_keeps_its_memory() {
         let ended = fabric.deregister(key.rkey);
         if ended.is_ok() {
             assert_eq!(Arc::strong_count(&region), 1);
-            assert!(fabric.lanes[1].lock().unwrap().pin(key.lkey, fabric.pd, BASE, 8).is_err());
+            assert!(pin(&mut fabric.lanes[1].lock().unwrap(), key, fabric.pd).is_err());
         }
         lane.join().unwrap();
         assert!(ended.is_ok() || fabric.deregister(key.rkey).is_ok());
@@ -125,32 +125,13 @@ fn a_work_request_keeps_its_memory() {
 }
 
 #[test]
+fn a_work_request_keeps_its_memory() {
+    a_pin_and_a_deregistration(|view, key, pd| view.pin(key.lkey, pd, BASE, 8));
+}
+
+#[test]
 fn a_response_to_a_peer_keeps_its_memory() {
-    loom::model(|| {
-        let fabric = Fabric::new();
-        let (region, key) = fabric.register();
-        let lane = {
-            let fabric = Arc::clone(&fabric);
-            thread::spawn(move || {
-                let pin = {
-                    let mut view = fabric.lanes[1].lock().unwrap();
-                    view.pin_remote(key.rkey, fabric.pd, BASE, 8, Access::REMOTE_READ)
-                };
-                if let Ok(pin) = pin {
-                    let mut view = fabric.lanes[1].lock().unwrap();
-                    assert_eq!(view.bytes(&pin).len(), 8);
-                    view.unpin(pin.slot);
-                }
-            })
-        };
-        let ended = fabric.deregister(key.rkey);
-        if ended.is_ok() {
-            assert_eq!(Arc::strong_count(&region), 1);
-        }
-        lane.join().unwrap();
-        assert!(ended.is_ok() || fabric.deregister(key.rkey).is_ok());
-        assert_eq!(Arc::strong_count(&region), 1);
-    });
+    a_pin_and_a_deregistration(|view, key, pd| view.pin_remote(key.rkey, pd, BASE, 8, Access::REMOTE_READ));
 }
 
 /// In either order, the registration ends, and no lane keeps the memory after it has synced.

@@ -13,8 +13,8 @@ use crate::support::pair::Patience;
 
 const MTU_BYTES: usize = MTU as usize;
 /// What the peer may read.
-pub(crate) const LIBRARY: u64 = 0x2000_0000;
-const LIBRARY_LEN: usize = 64 * 1024;
+pub(crate) const READABLE: u64 = 0x2000_0000;
+const READABLE_LEN: usize = 64 * 1024;
 /// Where the peer may do atomic operations.
 pub(crate) const COUNTERS: u64 = 0x3000_0000;
 /// Where the victim's own reads go. No key of the peer opens it.
@@ -27,7 +27,7 @@ pub(crate) const READ: u32 = 600;
 /// A victim that has agreed to all extensions.
 pub(crate) struct Victim {
     pub(crate) bench: Bench,
-    pub(crate) library: Memory,
+    pub(crate) readable: Memory,
     pub(crate) counters: Memory,
     pub(crate) landing: Memory,
 }
@@ -52,10 +52,10 @@ impl Victim {
         let mut bench = Bench::offering(|_| {}, patience, extensions, change);
         let pd = bench.pd;
         let mut memory = |iova, len, access| region(&mut bench.net, VICTIM, pd, (iova, len), access);
-        let library = memory(LIBRARY, LIBRARY_LEN, Access::REMOTE_READ);
+        let readable = memory(READABLE, READABLE_LEN, Access::REMOTE_READ);
         let counters = memory(COUNTERS, 64, Access::REMOTE_ATOMIC);
         let landing = memory(LANDING, 4096, Access::LOCAL_WRITE);
-        Self { bench, library, counters, landing }
+        Self { bench, readable, counters, landing }
     }
 
     /// The attacker's packet `n`, which is message `n` and request `n`.
@@ -76,7 +76,7 @@ impl Victim {
     }
 
     pub(crate) fn read(&self, n: u16, offset: u64, len: u32) -> DataHead {
-        let reth = Reth { va: LIBRARY + offset, rkey: self.library.key.rkey, dma_len: len };
+        let reth = Reth { va: READABLE + offset, rkey: self.readable.key.rkey, dma_len: len };
         self.head(n, Opcode::ReadRequest, reth)
     }
 
@@ -163,7 +163,7 @@ impl Victim {
     /// Nothing was written but what is expected, and the victim's other connection works.
     #[track_caller]
     pub(crate) fn check(&mut self, what: &str) {
-        self.library.check(what);
+        self.readable.check(what);
         self.counters.check(what);
         self.landing.check(what);
         self.bench.check_healthy(what);
@@ -211,13 +211,13 @@ fn requests_and_responses_that_were_not_agreed_on_are_dropped() {
 #[test]
 fn good_requests_get_their_responses() {
     let mut victim = Victim::new();
-    let last = LIBRARY_LEN as u64 - 1;
+    let last = READABLE_LEN as u64 - 1;
     let mut nothing = victim.read(3, 0, 0);
     (nothing.reth.va, nothing.reth.rkey) = (u64::MAX, 0xbad);
     for head in [victim.read(0, 0, 1), victim.read(1, last, 1), victim.read(2, 10, 300), nothing] {
         victim.give(head, &[]);
     }
-    let bytes = victim.library.expected.clone();
+    let bytes = victim.readable.expected.clone();
     let response = |opcode, number, offset, message_len, bytes: &[u8]| Response {
         opcode,
         number,
@@ -227,7 +227,7 @@ fn good_requests_get_their_responses() {
     };
     let expected = [
         response(Opcode::ReadResponseOnly, 0, 0, 1, &bytes[..1]),
-        response(Opcode::ReadResponseOnly, 1, 0, 1, &bytes[LIBRARY_LEN - 1..]),
+        response(Opcode::ReadResponseOnly, 1, 0, 1, &bytes[READABLE_LEN - 1..]),
         response(Opcode::ReadResponseFirst, 2, 0, 300, &bytes[10..266]),
         response(Opcode::ReadResponseLast, 2, 256, 300, &bytes[266..310]),
         response(Opcode::ReadResponseOnly, 3, 0, 0, &[]),
@@ -309,7 +309,7 @@ fn a_read_without_permission_is_refused() {
     };
     refused(
         "an unknown key",
-        with(Reth { va: LIBRARY, rkey: 0xbad, dma_len: 8 }),
+        with(Reth { va: READABLE, rkey: 0xbad, dma_len: 8 }),
         access,
         Some("rx_bad_rkey"),
     );
@@ -330,19 +330,19 @@ fn a_read_without_permission_is_refused() {
         (victim.head(0, Opcode::ReadRequest, reth), Vec::new())
     };
     refused("another domain", spoil, access, Some("rx_wrong_pd"));
-    let end = LIBRARY_LEN as u64;
+    let end = READABLE_LEN as u64;
     for (what, offset, len) in [
         ("a byte before", 0_u64.wrapping_sub(1), 2),
         ("a byte beyond", end - 7, 8),
         ("at the end", end, 1),
-        ("all and one more", 0, LIBRARY_LEN as u32 + 1),
+        ("all and one more", 0, READABLE_LEN as u32 + 1),
         ("the largest length", 0, u32::MAX),
-        ("around the address space", u64::MAX - LIBRARY - 3, 8),
-        ("to the end of the address space", u64::MAX - LIBRARY, 1),
+        ("around the address space", u64::MAX - READABLE - 3, 8),
+        ("to the end of the address space", u64::MAX - READABLE, 1),
     ] {
         let spoil = |victim: &Victim, _: &[Memory]| {
             let mut head = victim.read(0, 0, len);
-            head.reth.va = LIBRARY.wrapping_add(offset);
+            head.reth.va = READABLE.wrapping_add(offset);
             (head, Vec::new())
         };
         refused(what, spoil, access, Some("rx_out_of_bounds"));
@@ -375,8 +375,9 @@ fn an_atomic_operation_without_permission_is_refused() {
             };
             refused(&format!("another right, {at}"), spoil, access, Some("rx_no_access"));
         }
-        let spoil =
-            |victim: &Victim, _: &[Memory]| (atomic(victim, LIBRARY, victim.library.key.rkey, 8), Vec::new());
+        let spoil = |victim: &Victim, _: &[Memory]| {
+            (atomic(victim, READABLE, victim.readable.key.rkey, 8), Vec::new())
+        };
         refused("the right to read", spoil, access, Some("rx_no_access"));
         let spoil = |victim: &Victim, others: &[Memory]| {
             (atomic(victim, OTHERS + 0x8000, others[4].key.rkey, 8), Vec::new())
@@ -488,13 +489,13 @@ fn more_requests_than_agreed_are_a_violation() {
             victim.give_silently(head);
         }
         assert_eq!(victim.bench.count("rx_reads"), most.into());
-        let uses = victim.bench.net.endpoint(VICTIM).memory().uses(victim.library.key.lkey);
+        let uses = victim.bench.net.endpoint(VICTIM).memory().uses(victim.readable.key.lkey);
         assert_eq!(uses, most.into());
         let head = victim.read(most.into(), 0, 8);
         victim.give_silently(head);
         let violation = Violation::TooManyFetches { max: most };
         assert_eq!(victim.bench.violation(), Some((FIRST_PSN.add(most.into()), violation)), "{most}");
-        assert_eq!(victim.bench.net.endpoint(VICTIM).memory().uses(victim.library.key.lkey), 0);
+        assert_eq!(victim.bench.net.endpoint(VICTIM).memory().uses(victim.readable.key.lkey), 0);
         victim.check("too many");
     }
 }
@@ -517,7 +518,7 @@ fn a_port_that_holds_a_response_does_not_lift_the_limit() {
     victim.give_silently(head);
     let violation = Violation::TooManyFetches { max: 2 };
     assert_eq!(victim.bench.violation(), Some((FIRST_PSN.add(3), violation)));
-    victim.library.check("held");
+    victim.readable.check("held");
 }
 
 /// A queue pair that offers none takes none.
@@ -539,7 +540,7 @@ fn responses_that_are_not_acknowledged_are_bounded() {
     let mut victim = Victim::new();
     let most = 16;
     for n in 0..most {
-        let head = victim.read(n, 0, LIBRARY_LEN as u32);
+        let head = victim.read(n, 0, READABLE_LEN as u32);
         victim.give_silently(head);
     }
     let (now, qpn) = (victim.bench.net.now, victim.bench.qp.qpn);

@@ -36,7 +36,7 @@ fn a_registration_that_ends_before_the_turn_of_a_request() {
         for atomic in [false, true] {
             let mut victim = Victim::new();
             victim.bench.net.endpoint(VICTIM).post_recv(victim.bench.qp.qpn, RecvWr::empty(7)).unwrap();
-            let rkey = if atomic { victim.counters.key.rkey } else { victim.library.key.rkey };
+            let rkey = if atomic { victim.counters.key.rkey } else { victim.readable.key.rkey };
             let mut second = if atomic { victim.fetch_add(1, 1) } else { victim.read(1, 0, 8) };
             second.meth.rqmsn = FIRST_MSN;
             let mut behind = victim.bench.write();
@@ -82,7 +82,7 @@ fn nothing_after_a_refused_request_is_carried_out() {
         (earlier.meth.rqmsn, later.meth.rqmsn) = (FIRST_MSN, FIRST_MSN.next());
         victim.give(atomic, &[]);
         victim.give(read, &[]);
-        let (rkey, before) = (victim.library.key.rkey, victim.counter());
+        let (rkey, before) = (victim.readable.key.rkey, victim.counter());
         victim.bench.net.endpoint(VICTIM).deregister(rkey).unwrap();
         let write = victim.bench.write();
         let bytes = victim.bench.target.expected[..8].to_vec();

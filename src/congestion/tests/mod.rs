@@ -8,6 +8,7 @@
 
 mod adaptive;
 mod bottleneck;
+mod chance;
 mod marks;
 mod neighbours;
 mod planes;
