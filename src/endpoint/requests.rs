@@ -101,7 +101,8 @@ impl Endpoint {
         let (Purpose::ReverseProbe(qpn, _) | Purpose::Application(qpn)) = purpose;
         let index = self.qps.find(qpn).map_or(u32::MAX, |qp| qp.peer);
         if !self.cx.peers.get(index).is_some_and(|peer| peer.owns(source.meta.src, source.port)) {
-            self.cx.counters.rx_foreign_source += 1;
+            // Ids are random: an honest peer's late response may have the id of a request to another peer.
+            self.cx.counters.rx_unmatched_response += 1;
             return;
         }
         let Some((purpose, plane, sent_at)) = self.cx.peers.requests.answered(id) else { return };

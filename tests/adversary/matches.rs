@@ -329,7 +329,7 @@ fn every_packet_needs_its_queue_pair_and_its_source() {
             // Anyone may ask whether a path works, and is answered.
             K::EvProbe => continue,
             K::Update => "rx_foreign_port_status",
-            K::PlaneAnswer => "rx_unmatched_response",
+            K::PlaneAnswer | K::ApplicationAnswer => "rx_unmatched_response",
             _ => "rx_foreign_source",
         };
         let mut case = case(kind);
