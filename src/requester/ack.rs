@@ -476,7 +476,12 @@ impl Requester {
         self.done = self.fetches.complete_until(end);
         if end > self.una {
             let newly_acked = self.deliver_below(end, None, now, env);
-            self.advance(end);
+            // The peer may have reported the packets after it already.
+            let mut una = end;
+            while una < self.next && self.sacked.test(una) {
+                una += 1;
+            }
+            self.advance(una);
             self.bound_rtt(now);
             env.cc.on_ack(&AckSample {
                 now,

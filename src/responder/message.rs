@@ -101,9 +101,7 @@ impl Arrived {
     /// Whether it may start a message: the address in a SEND and in a response is the offset in the message.
     #[inline]
     const fn may_begin(&self) -> bool {
-        self.opcode.is_write()
-            || self.va == 0
-            || matches!(self.opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest))
+        self.opcode.is_write() || self.va == 0 || self.opcode.is_fetch_request()
     }
 
     /// Whether it is the request of a read or an atomic operation, which has no payload.
@@ -272,8 +270,7 @@ impl Assembly {
     /// Counts a request that the peer expects a response to, or a response.
     #[cold]
     fn step_fetch(&mut self, packet: &Arrived) -> Result<(), Flaw> {
-        let is_request =
-            matches!(packet.opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest));
+        let is_request = packet.opcode.is_fetch_request();
         let next = if is_request { &mut self.next_request } else { &mut self.next_response };
         if packet.rqmsn != *next {
             return Err(Flaw::FetchNumber { expected: *next });

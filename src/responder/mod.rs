@@ -24,7 +24,7 @@ pub(crate) use window::WindowBudget;
 use std::collections::BTreeMap;
 
 use crate::ring::{BitRing, SeqRing};
-use crate::wire::{AtomicOperands, Msn, Opcode, Operation, Psn};
+use crate::wire::{AtomicOperands, Msn, Opcode, Psn};
 use crate::work::{PostedRecv, SrqId};
 use ack_gen::AckState;
 use message::{Assembly, Flaw};
@@ -366,7 +366,7 @@ impl Responder {
     #[cold]
     fn fetched(&mut self, seq: u64, packet: &Arrived) -> Delivery {
         let Arrived { opcode, rqmsn: number, va, rkey, dma_len: len, .. } = *packet;
-        if !matches!(opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest)) {
+        if !opcode.is_fetch_request() {
             return Delivery::Response;
         }
         let operands = self.operands.remove(&seq).unwrap_or_default();

@@ -65,6 +65,8 @@ pub(crate) struct EndPlan {
     pub(crate) immediates: u32,
     pub(crate) kinds: Kinds,
     pub(crate) extensions: Extensions,
+    /// READs and atomic operations of the peer in flight, at most.
+    pub(crate) max_dest_rd_atomic: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
     /// Receive work requests for its messages are posted so much later, at most; 0: before them.
@@ -169,7 +171,13 @@ impl Plan {
 
     /// Extensions of MRC, and what they allow.
     fn extend(&mut self, rng: &mut Rng) {
-        const NAMED: [Extensions; 3] = [Extensions::EMPTY_MESSAGES, Extensions::SEND, Extensions::RNR];
+        const NAMED: [Extensions; 5] = [
+            Extensions::EMPTY_MESSAGES,
+            Extensions::SEND,
+            Extensions::RNR,
+            Extensions::READ,
+            Extensions::ATOMIC,
+        ];
         let late = rng.one_in(7);
         for ends in &mut self.pairs {
             for end in ends.iter_mut() {
@@ -177,6 +185,7 @@ impl Plan {
                 let some = some.fold(Extensions::NONE, |found, extension| found | extension);
                 end.extensions = rng.pick(&[Extensions::ALL, Extensions::ALL, Extensions::NONE, some]);
                 end.min_rnr_timer = rng.range(1, 10) as u8;
+                end.max_dest_rd_atomic = rng.pick(&[1, 2, 5, 16]);
             }
             let agreed = ends[0].extensions & ends[1].extensions;
             for end in ends {
@@ -185,6 +194,8 @@ impl Plan {
                     sends: if agreed.contains(Extensions::SEND) { sends } else { 0 },
                     empty: rng.pick(&[0, 0, 1_000]),
                     empty_writes: agreed.contains(Extensions::EMPTY_MESSAGES),
+                    reads: if agreed.contains(Extensions::READ) { rng.pick(&[0, 2_000, 7_000]) } else { 0 },
+                    atomics: if agreed.contains(Extensions::ATOMIC) { rng.pick(&[0, 0, 3_000]) } else { 0 },
                     fault: None,
                 };
                 let (from, starves) = (rng.below(4), rng.one_in(2));
@@ -429,6 +440,7 @@ fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
         immediates: rng.pick(&[0, 1_000, 5_000, 10_000]),
         kinds: Kinds::default(),
         extensions: Extensions::NONE,
+        max_dest_rd_atomic: 16,
         rnr_retry: RtsAttr::MAX_RNR,
         min_rnr_timer: 1,
         late_ns: 0,

@@ -84,6 +84,12 @@ impl Limits {
         }
     }
 
+    /// Those of a queue pair with READs or atomic operations: a request is complete when the peer has sent the response,
+    /// and how soon that is depends on all that the peer sends.
+    pub(crate) const fn with_fetches(self) -> Self {
+        Self { repair: false, ..self }
+    }
+
     /// How long a requester that has heard nothing new for `silence_ns` waits at most until it speaks again: tail probes
     /// come at doubling intervals since the last news, so never further apart than the silence before, and the
     /// retransmission timer (decision 26) starts them over.
@@ -106,8 +112,9 @@ impl Limits {
 /// A packet on the wire, as far as the judge cares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
-    /// Packet `seq` of a direction. `last`: the last one of a message. `asks`: wants an answer at once.
-    Data { seq: u64, first_time: bool, last: bool, asks: bool },
+    /// Packet `seq` of a direction. `last`: the last one of a message. `asks`: wants an answer at once. `is_response`: of a
+    /// message that no work request of this direction stands for.
+    Data { seq: u64, first_time: bool, last: bool, asks: bool, is_response: bool },
     /// SACK, NACK or transport acknowledgement for a direction.
     Answer,
 }
@@ -206,10 +213,10 @@ impl Direction {
                 }
                 Ok(())
             }
-            Seen::Data { seq, first_time, last, asks } => {
+            Seen::Data { seq, first_time, last, asks, is_response } => {
                 self.paced(at)?;
                 if first_time {
-                    self.begin(at, seq, last, asks);
+                    self.begin(at, seq, (last, asks, is_response));
                     self.died(at, hop)?;
                 } else {
                     self.repeated(hop, seq)?;
@@ -225,9 +232,9 @@ impl Direction {
     pub(crate) fn given_back(&mut self, at: Time, seen: Seen) {
         match seen {
             Seen::Answer => self.answer_lost = self.excuse(at),
-            Seen::Data { seq, first_time, last, asks } => {
+            Seen::Data { seq, first_time, last, asks, is_response } => {
                 if first_time {
-                    self.begin(at, seq, last, asks);
+                    self.begin(at, seq, (last, asks, is_response));
                 } else {
                     // Excluded: a probe for a packet that had arrived. The requester takes its path, not that of the
                     // copy before, for the last one.
@@ -251,7 +258,7 @@ impl Direction {
     }
 
     /// A packet leaves the endpoint, and was never seen before if `seq` is the next.
-    fn begin(&mut self, at: Time, seq: u64, last: bool, asks: bool) {
+    fn begin(&mut self, at: Time, seq: u64, (last, asks, is_response): (bool, bool, bool)) {
         if seq < self.begun {
             return;
         }
@@ -260,6 +267,9 @@ impl Direction {
             self.news_at = at;
         }
         self.facts.widest = self.facts.widest.max((seq + 1).saturating_sub(self.acked));
+        if is_response {
+            return;
+        }
         if !self.message_open {
             self.messages.push_back(Message { end: seq + 1, asked: asks, last_sent: self.excuse(at) });
         }

@@ -21,7 +21,7 @@ use crate::support::net::{Net, ports};
 use crate::support::pair::{self, End};
 use crate::support::rand::Rng;
 use crate::support::writer::Fault;
-use crate::wire_rules::{Direction, Rules, Watcher};
+use crate::wire_rules::{Direction, Fetches, Rules, Watcher};
 
 /// What a run came to; equal for equal seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub(crate) struct Reached {
     pub(crate) never_ready: u64,
     pub(crate) too_short: u64,
     pub(crate) sends: u64,
+    /// A READ or an atomic operation was carried out.
+    pub(crate) fetches: u64,
     /// The slowest repair, in thousandths of its bound.
     pub(crate) slowest: u64,
 }
@@ -104,6 +106,7 @@ impl Reached {
             never_ready: u64::from(world.reasons.contains(&FailReason::RnrRetryExceeded)),
             too_short: u64::from(world.reasons.contains(&FailReason::PeerViolation)),
             sends: plan.pairs.iter().flatten().any(|end| end.kinds.sends > 0).into(),
+            fetches: counted(|counters| counters.rx_reads + counters.rx_atomics),
             slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
         }
     }
@@ -128,6 +131,7 @@ impl Reached {
             ("a queue pair that fails", self.failed, 1),
             ("a wait for a shared congestion window", self.cwnd_wait, 4),
             ("a SEND", self.sends, 20),
+            ("a READ or an atomic operation", self.fetches, 15),
             ("a message without a receive work request", self.not_ready, 3),
         ];
         for (what, count, percent) in shares {
@@ -152,6 +156,7 @@ impl Reached {
         self.never_ready += other.never_ready;
         self.too_short += other.too_short;
         self.sends += other.sends;
+        self.fetches += other.fetches;
         self.slowest = self.slowest.max(other.slowest);
     }
 }
@@ -221,6 +226,7 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     init.dynamic_mpr = end.dynamic_mpr;
     init.sig_all = end.sig_all;
     init.extensions = end.extensions;
+    init.max_dest_rd_atomic = end.max_dest_rd_atomic;
     let active = end.active.max(plan.links.len() as u16);
     init.path = PathConfig {
         active,
@@ -246,9 +252,9 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
 
 fn memory(net: &mut Net, node: usize, pd: PdId, len: usize, rng: &mut Rng) -> Memory {
     // Sometimes at the very end of the address space.
-    let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
+    let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 & !7 };
     let region = Region::alloc_at(len, iova).unwrap();
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let key = net.endpoint(node).register(pd, region.clone(), access).unwrap();
     Memory { region, key }
 }
@@ -306,17 +312,22 @@ impl World {
         }
         let info = |net: &mut Net, end: End| net.endpoint(end.node).qp_info(end.qpn).unwrap();
         let mtu = info(net, a).mtu.min(info(net, b).mtu);
+        let fetches = ends.iter().any(|end| end.kinds.fetches());
         let limits = Limits::of(plan);
+        let limits = if fetches { limits.with_fetches() } else { limits };
         for (from, to, plan) in [(a, b, &ends[0]), (b, a, &ends[1])] {
             let theirs = info(net, to);
             let direction = Direction { node: from.node, qpn: from.qpn, dest: to.qpn };
-            self.rules.borrow_mut().add(direction, Psn::new(plan.psn), theirs.mpr, theirs.max_wimm, limits);
+            let fetches = Fetches { own: theirs.max_rd_atomic, of_peer: plan.max_dest_rd_atomic };
+            self.rules.borrow_mut().add(direction, Psn::new(plan.psn), &theirs, fetches, limits);
             let source = memory(net, from.node, pds[from.node], plan.work().source_len(), rng);
             let target = memory(net, to.node, pds[to.node], plan.work().target_len(), rng);
             // Drawn apart, so that what else a seed stands for does not depend on it.
             let mut apart = Rng::new(!source.region.iova());
             let mirror = memory(net, from.node, pds[from.node], source.region.len(), &mut apart);
-            let mut stream = Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork());
+            let results = memory(net, from.node, pds[from.node], plan.work().results_len(), &mut apart);
+            let memory = [source, mirror, target, results];
+            let mut stream = Stream::new((from, to), plan, mtu, memory, rng.fork());
             let of_peer = if from == a { &ends[1] } else { &ends[0] };
             stream.writer.ledger.receives_flaws = matches!(of_peer.kinds.fault, Some((Fault::Short, _)));
             self.streams.push(stream);
@@ -446,12 +457,11 @@ impl World {
                 doubtful == 0 || corrupt && doubtful <= trimmed,
                 "an honest peer was accused: {counters:#?}"
             );
-            let placed: u64 = self
-                .streams
-                .iter()
-                .filter(|stream| stream.to.node == node)
-                .map(|stream| stream.writer.ledger.tally.bytes)
-                .sum();
+            let tallies = |stream: &Stream| {
+                let tally = stream.writer.ledger.tally;
+                if stream.to.node == node { tally.bytes } else { tally.fetched }
+            };
+            let placed: u64 = self.streams.iter().map(tallies).sum();
             assert!(plan.may_fail || counters.rx_placed_bytes == placed, "every byte is placed once");
         }
         assert_eq!(self.net.sent_on_down_port, 0, "data was sent on a port known to be down");
@@ -465,12 +475,12 @@ impl World {
         let patience_ns = if lonely { 10_000_000_000 } else { 900_000_000_000 };
         self.net.max_steps = self.net.steps + 200_000;
         self.net.max_time = self.net.now.max(self.net.heal_at).after(patience_ns);
-        let before = self.rules.borrow().data;
+        let before = self.rules.borrow().of_requests;
         while self.net.step() {
             self.hear();
         }
         assert!(lonely || self.net.next_at() == Time::NEVER, "never falls quiet: {}", self.net.why_stopped());
-        assert_eq!(self.rules.borrow().data, before, "data was sent although all work is done");
+        assert_eq!(self.rules.borrow().of_requests, before, "data was sent although all work is done");
     }
 
     fn check_quiet(&mut self, plan: &Plan) {
@@ -481,7 +491,7 @@ impl World {
             let status = self.net.nodes[stream.from.node].endpoint.qp_status(stream.from.qpn).unwrap();
             assert_eq!(status.send_outstanding, 0, "{status:?}");
             let memory = self.net.nodes[stream.from.node].endpoint.memory();
-            assert_eq!(stream.writer.lkeys().map(|lkey| memory.uses(lkey)), [0; 2], "memory is still in use");
+            assert_eq!(stream.writer.lkeys().map(|lkey| memory.uses(lkey)), [0; 3], "memory is still in use");
             if !plan.may_fail {
                 let (to, target) = (stream.to.node, stream.writer.ledger.target().key.lkey);
                 let uses = self.net.nodes[to].endpoint.memory().uses(target);

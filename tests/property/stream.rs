@@ -34,7 +34,7 @@ impl Stream {
         (from, to): (End, End),
         plan: &EndPlan,
         mtu: u32,
-        memory: [Memory; 3],
+        memory: [Memory; 4],
         rng: Rng,
     ) -> Self {
         let mut writer = Writer::new(plan.work(), from.qpn, mtu, memory, rng).unwrap();

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use spindrift::endpoint::QpInfo;
 use spindrift::time::Time;
-use spindrift::wire::{AethKind, DataHead, Packet, Psn, Qpn};
+use spindrift::wire::{AethKind, Bth, DataHead, Packet, Psn, Qpn};
 
 use crate::recovery::{self, Facts, Limits, Seen};
 use crate::support::net::{Hop, Tap};
@@ -24,7 +25,19 @@ pub(crate) struct Rule {
     acked: u64,
     /// Last packets of messages that take a receive work request and that the sender does not know to be complete.
     immediates: BTreeSet<u64>,
+    /// READs and atomic operations that the sender does not know to be complete, and responses that it does not know to
+    /// have arrived: their last packets, by number.
+    requests: BTreeMap<u16, u64>,
+    responses: BTreeMap<u16, u64>,
+    fetches: Fetches,
     recovery: recovery::Direction,
+}
+
+/// READs and atomic operations in flight, at most: this side's, and the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetches {
+    pub(crate) own: u8,
+    pub(crate) of_peer: u8,
 }
 
 /// All directions. A data packet finds its rule by sender and destination, an acknowledgement by who gets it.
@@ -34,6 +47,8 @@ pub(crate) struct Rules {
     by_receiver: BTreeMap<Key, Key>,
     /// Data packets that each node sent, those that came back included.
     pub(crate) data: [u64; 2],
+    /// Those of them that are not of responses, which may leave again when their request is complete.
+    pub(crate) of_requests: [u64; 2],
     /// What left last and has not been told of to the judge of recovery.
     leaving: Option<(Key, Seen)>,
     pub(crate) broken: Vec<String>,
@@ -51,15 +66,25 @@ pub(crate) struct Direction {
 }
 
 impl Rules {
-    pub(crate) fn add(&mut self, of: Direction, initial: Psn, mpr: u8, max_wimm: u16, limits: Limits) {
+    pub(crate) fn add(
+        &mut self,
+        of: Direction,
+        initial: Psn,
+        theirs: &QpInfo,
+        fetches: Fetches,
+        limits: Limits,
+    ) {
         let rule = Rule {
             initial,
-            window: u64::from(mpr) * 128,
-            max_wimm: max_wimm.into(),
+            window: u64::from(theirs.mpr) * 128,
+            max_wimm: theirs.max_wimm.into(),
             next: 0,
             kept: BTreeSet::new(),
             acked: 0,
             immediates: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            responses: BTreeMap::new(),
+            fetches,
             recovery: recovery::Direction::new(limits, of.node),
         };
         self.by_sender.insert((of.node, of.dest), rule);
@@ -67,19 +92,15 @@ impl Rules {
     }
 
     fn write(&mut self, at: Time, node: usize, head: &DataHead) {
-        if let Some(count) = self.data.get_mut(node) {
-            *count += 1;
-        }
+        self.data[node] += 1;
+        self.of_requests[node] += u64::from(!head.bth.opcode.is_fetch_response());
         let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) else {
             self.broken.push(format!("{at}: data to a queue pair that nobody connected: {head:?}"));
             return;
         };
         match rule.sent(head) {
             Ok(seq) => {
-                let last = head.bth.opcode.is_last();
-                let (first_time, asks) = (!head.bth.rtx, head.bth.ack_req);
-                let seen = Seen::Data { seq, first_time, last, asks };
-                self.leaving = Some(((node, head.bth.dest_qpn), seen));
+                self.leaving = Some(((node, head.bth.dest_qpn), seen(seq, head)));
             }
             Err(what) => self.broken.push(format!("{at}: node {node} {what}: {head:?}")),
         }
@@ -124,9 +145,29 @@ impl Rules {
     fn given_back(&mut self, at: Time, node: usize, head: &DataHead) {
         if let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) {
             let seq = rule.given_back(head);
-            let (first_time, last) = (!head.bth.rtx, head.bth.opcode.is_last());
-            rule.recovery.given_back(at, Seen::Data { seq, first_time, last, asks: head.bth.ack_req });
+            rule.recovery.given_back(at, seen(seq, head));
         }
+    }
+
+    /// Data arrives at `node`. That of a response may complete its request, and that of a request tells that older
+    /// responses have arrived: so have all packets before them.
+    fn data_arrived(&mut self, node: usize, head: &DataHead) {
+        let Some(key) = self.by_receiver.get(&(node, head.bth.dest_qpn)) else { return };
+        let Some(rule) = self.by_sender.get_mut(key) else { return };
+        let (opcode, number) = (head.bth.opcode, head.meth.rqmsn.get());
+        let (sent, number) = if opcode.is_fetch_response() {
+            (&mut rule.requests, number)
+        } else if opcode.is_fetch_request() {
+            (&mut rule.responses, number.wrapping_sub(rule.fetches.of_peer.into()))
+        } else {
+            return;
+        };
+        let is_over = |of: u16| number.wrapping_sub(of) < 1 << 15;
+        let end = sent.iter().filter(|(of, _)| is_over(**of)).map(|(_, seq)| seq + 1).max();
+        sent.retain(|of, _| !is_over(*of));
+        let Some(end) = end else { return };
+        rule.acked = rule.acked.max(end);
+        rule.immediates.retain(|&last| last >= end);
     }
 
     fn acknowledged(&mut self, at: Time, node: usize, qpn: Qpn, psn: Psn, complete: bool) {
@@ -138,6 +179,18 @@ impl Rules {
         if complete {
             rule.immediates.retain(|&last| last >= end);
         }
+    }
+}
+
+/// Packet `seq`, as the judge of recovery sees it.
+fn seen(seq: u64, head: &DataHead) -> Seen {
+    let Bth { opcode, rtx, ack_req: asks, .. } = head.bth;
+    Seen::Data {
+        seq,
+        first_time: !rtx,
+        last: opcode.is_last(),
+        asks,
+        is_response: opcode.is_fetch_response(),
     }
 }
 
@@ -169,6 +222,16 @@ impl Rule {
             return Ok(seq);
         }
         self.next = self.next.max(seq + 1);
+        let (opcode, number) = (head.bth.opcode, head.meth.rqmsn.get());
+        if opcode.is_fetch_request() {
+            self.requests.insert(number, seq);
+            if self.requests.len() > self.fetches.own.into() {
+                return Err(format!("has {} fetches in flight of {}", self.requests.len(), self.fetches.own));
+            }
+        }
+        if opcode.is_fetch_response() && opcode.is_last() {
+            self.responses.insert(number, seq);
+        }
         if head.bth.opcode.takes_receive() && head.bth.opcode.is_last() {
             self.immediates.insert(seq);
             if self.immediates.len() > self.max_wimm {
@@ -220,6 +283,7 @@ impl Tap for Watcher {
 
     fn arrived(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
         match packet {
+            Packet::Data { head, .. } => self.0.borrow_mut().data_arrived(node, head),
             Packet::Sack { bth, seth } => {
                 self.0.borrow_mut().acknowledged(at, node, bth.dest_qpn, seth.cack, false);
             }

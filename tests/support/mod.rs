@@ -11,6 +11,8 @@ pub(crate) mod frame;
 #[path = "../../tools/fabric/src/swarm/ledger.rs"]
 pub(crate) mod ledger;
 pub(crate) mod link;
+#[path = "../../tools/fabric/src/swarm/message.rs"]
+pub(crate) mod message;
 pub(crate) mod net;
 pub(crate) mod pair;
 #[path = "../../tools/fabric/src/rand.rs"]

@@ -303,6 +303,18 @@ impl Opcode {
         })
     }
 
+    /// Whether the peer responds with bytes: the request of a READ or of an atomic operation.
+    #[inline]
+    pub const fn is_fetch_request(self) -> bool {
+        matches!(self.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest))
+    }
+
+    /// Whether it is part of the response to a READ or an atomic operation.
+    #[inline]
+    pub const fn is_fetch_response(self) -> bool {
+        matches!(self.operation(), Some(Operation::ReadResponse | Operation::AtomicResponse))
+    }
+
     /// Whether the packet starts a message.
     #[inline]
     pub const fn is_first(self) -> bool {

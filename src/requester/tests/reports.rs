@@ -338,3 +338,24 @@ fn the_newest_on_each_path_is_kept_for_any_number_of_paths() {
         assert_eq!(bench.r.newest_on_ev[usize::from(ev)], 7);
     }
 }
+
+/// A transport ACK, or a response, may complete a message while packets of later ones have been reported: these are not
+/// sent again.
+#[test]
+fn a_tail_probe_after_an_ack_repeats_no_packet_that_was_reported() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(2, SendOp::Write);
+    bench.post(3, SendOp::Write);
+    assert_eq!(bench.send_all(), 5);
+    let answered = record(&bench, 3);
+    report(&mut bench, 1, &[2, 3], answered, |_| ());
+    bench.now = bench.now.after(1_000);
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    assert_eq!(bench.r.on_transport_ack(bench.now, FIRST_PSN.add(1), &mut env), AckOutcome::Used);
+    assert_eq!((bench.r.una, bench.r.acked), (4, 2));
+    let probe = core::iter::repeat_with(|| {
+        bench.time_passes();
+        bench.send()
+    });
+    assert_eq!(probe.take(4).flatten().next(), Some((4, SendKind::Probe)));
+}

@@ -5,7 +5,8 @@ use spindrift::work::SendOp;
 
 use super::world::World;
 use crate::support::frame::{self, Envelope};
-use crate::support::ledger::{Message, Receive, gather};
+use crate::support::ledger::{Receive, gather};
+use crate::support::message::Message;
 use crate::support::net::{Held, address};
 use crate::support::rand::Rng;
 
@@ -20,6 +21,7 @@ impl World {
     /// Carries out one instruction.
     pub(crate) fn step(&mut self, [op, a, b]: [u8; 3]) {
         match op % 32 {
+            0..=3 if b & 0x60 == 0x60 => self.fetch(a, b),
             0..=3 => self.write(a, b, false),
             4..=5 => {
                 if b & 0x70 != 0 {
@@ -76,28 +78,30 @@ impl World {
             return;
         }
         let mtu = pair.setup.mtu as usize;
+        let extended = pair.setup.extended;
         // Messages without bytes are an extension.
-        let least = usize::from(!pair.setup.extended);
+        let least = usize::from(!extended);
         let len = [least, 8, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 7, 0xa00][usize::from(b % 8)];
         let (ledger, cursor) = (&mut pair.ledgers[from], &mut pair.cursors[from]);
         let area = ledger.area();
         let start = if *cursor + len > area.end { area.start } else { *cursor };
         let target = start..start + len;
         let full = ledger.outstanding() >= pair.setup.depth as usize;
-        if !ledger.is_free(&target) || full && !ledger.failed {
+        let fence = extended && b & 0x60 == 0x20;
+        if !ledger.is_free(&target, SendOp::Write, fence) || full && !ledger.failed {
             return;
         }
         *cursor = target.end;
         let signaled = b & 8 != 0;
         let source = self.rng.below((ledger.source_len() - len + 1) as u64) as usize;
-        let (number, extended) = (ledger.tally.posted, pair.setup.extended);
+        let number = ledger.tally.posted;
         let op = match (with_imm, extended && b & 0x80 != 0) {
             (false, false) => SendOp::Write,
             (true, false) => SendOp::WriteWithImm(number as u32),
             (false, true) => SendOp::Send,
             (true, true) => SendOp::SendWithImm(number as u32),
         };
-        let mut message = Message::new(number, signaled, op, source, target);
+        let mut message = Message { fence, ..Message::new(number, signaled, op, source, target) };
         if extended && op.takes_receive() {
             let mut apart = Rng::new(!number ^ u64::from(b));
             let sends = matches!(op, SendOp::Send | SendOp::SendWithImm(_));
@@ -117,6 +121,51 @@ impl World {
             endpoint.post_send(now, end.qpn, wr).expect("there is room");
         } else {
             endpoint.post_gather(now, end.qpn, gather(&wr, &local)).expect("there is room");
+        }
+        self.net.pump(end.node);
+    }
+
+    /// Posts a READ or an atomic operation, of bytes that the newest message uses if there is one.
+    fn fetch(&mut self, a: u8, b: u8) {
+        let (at, from) = self.choose(a);
+        let pair = &mut self.pairs[at];
+        if pair.destroyed[from] || !pair.setup.extended {
+            return;
+        }
+        let mtu = pair.setup.mtu as usize;
+        let is_atomic = b & 0x80 != 0;
+        let len = if is_atomic { 8 } else { [0, 8, mtu, 2 * mtu + 1][usize::from(b % 4)] };
+        let (ledger, cursor) = (&mut pair.ledgers[from], &mut pair.results_cursors[from]);
+        let (area, places) = (ledger.area(), ledger.results_area());
+        let start = ledger.newest_target().map_or(area.start, |target| target.start.next_multiple_of(8));
+        let start = if start + len > area.end { area.start } else { start };
+        let target = start..start + len;
+        let compare = if b & 4 == 0 { ledger.number_at(&(start..start + 8)) } else { self.rng.bits() };
+        let op = match (is_atomic, b & 1) {
+            (false, _) => SendOp::Read,
+            (true, 0) => SendOp::FetchAdd(self.rng.bits()),
+            (true, _) => SendOp::CompareSwap { compare, swap: self.rng.bits() },
+        };
+        let place = if *cursor + len > places.end { places.start } else { *cursor };
+        let place = place..place + len;
+        let full = ledger.outstanding() >= pair.setup.depth as usize;
+        let fence = b & 2 != 0;
+        let fits = ledger.is_free(&target, op, fence) && ledger.has_place(&place);
+        if !fits || full && !ledger.failed {
+            return;
+        }
+        *cursor = place.end;
+        let (number, signaled) = (ledger.tally.posted, b & 8 != 0);
+        let mut message = Message { fence, ..Message::fetch(number, signaled, op, target, place) };
+        let several = b & 0x10 != 0;
+        let mut apart = Rng::new(!number ^ u64::from(b));
+        let local = several.then(|| ledger.destination(&mut message, &mut apart));
+        let wr = ledger.post(message, signaled || pair.setup.sig_all);
+        let (end, now) = (pair.ends[from], self.net.now);
+        let endpoint = self.net.endpoint(end.node);
+        match local {
+            None => endpoint.post_send(now, end.qpn, wr).expect("there is room"),
+            Some(local) => endpoint.post_gather(now, end.qpn, gather(&wr, &local)).expect("there is room"),
         }
         self.net.pump(end.node);
     }

@@ -35,6 +35,7 @@ pub(crate) struct Pair {
     pub(crate) destroyed: [bool; 2],
     pub(crate) ledgers: [Ledger; 2],
     pub(crate) cursors: [usize; 2],
+    pub(crate) results_cursors: [usize; 2],
     /// Receive work requests for messages that were posted, in order.
     pub(crate) pending: [VecDeque<Receive>; 2],
     /// The application did something that a peer may refuse.
@@ -97,9 +98,8 @@ impl World {
         let ends = [0, 1].map(|node| pair::create(net, node, setup.init(&self.setup, self.pds[node])));
         pair::connect(net, ends[0], ends[1], setup.patience());
         let ledgers = [0, 1].map(|from| {
-            let [source, target] =
-                [from, 1 - from].map(|node| memory(net, node, self.pds[node], &mut self.keys));
-            Ledger::new(source, target, &REASONS, &mut self.rng).unwrap()
+            let memory = [from, 1 - from, from].map(|node| memory(net, node, self.pds[node], &mut self.keys));
+            Ledger::new(memory, &REASONS, &mut self.rng).unwrap()
         });
         self.pairs.push(Pair {
             setup,
@@ -107,6 +107,7 @@ impl World {
             destroyed: [false; 2],
             ledgers,
             cursors: [GUARD; 2],
+            results_cursors: [GUARD; 2],
             pending: Default::default(),
             flawed: false,
             broken: false,
@@ -262,8 +263,10 @@ impl World {
                 counters.qp_errors,
             ];
             assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
-            let written = self.pairs.iter().map(|pair| pair.ledgers[1 - number].tally.bytes).sum::<u64>();
-            assert_eq!(counters.rx_placed_bytes, written, "every byte is placed once on node {number}");
+            let placed =
+                |pair: &Pair| pair.ledgers[1 - number].tally.bytes + pair.ledgers[number].tally.fetched;
+            let placed = self.pairs.iter().map(placed).sum::<u64>();
+            assert_eq!(counters.rx_placed_bytes, placed, "every byte is placed once on node {number}");
         }
         for end in self.pairs.iter().flat_map(|pair| pair.ends) {
             let status = self.net.nodes[end.node].endpoint.qp_status(end.qpn).unwrap();
@@ -320,7 +323,7 @@ impl Pair {
 fn memory(net: &mut Net, node: usize, pd: PdId, keys: &mut [Vec<u32>; 2]) -> Memory {
     let iova = 0x10_0000 * (1 + keys[node].len() as u64);
     let region = Region::alloc_at(REGION, iova).unwrap();
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let key = net.endpoint(node).register(pd, region.clone(), access).unwrap();
     keys[node].push(key.rkey);
     Memory { region, key }

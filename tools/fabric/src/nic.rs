@@ -83,7 +83,8 @@ impl Nic {
     ) -> Result<(), EndpointError> {
         let qpn = Qpn::new(ours.qpn);
         let rtr = RtrAttr::between(ours, theirs);
-        let rts = RtsAttr { mpr: theirs.mpr, max_wimm: theirs.max_wimm, ..RtsAttr::default() };
+        let &QpInfo { mpr, max_wimm, max_rd_atomic, .. } = theirs;
+        let rts = RtsAttr { mpr, max_wimm, max_rd_atomic, ..RtsAttr::default() };
         self.endpoint.modify_qp(now, qpn, QpModify::Init)?;
         self.endpoint.modify_qp(now, qpn, QpModify::Rtr(Box::new(rtr)))?;
         self.endpoint.modify_qp(now, qpn, QpModify::Rts(rts.with_retry(retry)))?;

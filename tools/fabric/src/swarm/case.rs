@@ -1,8 +1,9 @@
 //! What a seed stands for: a fabric, the settings of its hosts, the work they do, and the faults that happen meanwhile.
 
 use spindrift::congestion::CcAlgorithm;
-use spindrift::endpoint::{RetryAttr, RtsAttr};
+use spindrift::endpoint::{RetryAttr, RtrAttr, RtsAttr};
 use spindrift::time::Time;
+use spindrift::wire::Neth;
 
 use super::audit::Timers;
 use super::episode::{self, Episode};
@@ -112,22 +113,69 @@ pub struct EndPlan {
     pub pause_ns: u64,
 }
 
-impl EndPlan {
+/// What a queue pair has beside MRC, and how the application uses it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extended {
     /// What else its messages are than writes with bytes.
-    pub(super) fn kinds(&self) -> Kinds {
+    pub(super) kinds: Kinds,
+    /// READs and atomic operations of the peer in flight, at most.
+    pub(super) max_dest_rd_atomic: u8,
+    /// Receive work requests for its messages are posted so much later, ns, at most; 0: before them.
+    pub(super) late_ns: u64,
+}
+
+impl EndPlan {
+    /// What it has beside MRC.
+    pub(super) fn extended(&self) -> Extended {
         // Drawn apart, so that what else a seed stands for does not depend on it.
         let mut rng = Rng::new(!self.seed);
-        Kinds {
+        let kinds = Kinds {
             sends: rng.pick(&[0, 3_000, 10_000]),
             empty: rng.pick(&[0, 0, 1_000]),
             empty_writes: true,
+            reads: rng.pick(&[0, 0, 2_000, 7_000]),
+            atomics: rng.pick(&[0, 0, 3_000]),
             fault: None,
+        };
+        let max_dest_rd_atomic = rng.pick(&[1, 2, 5, 16]);
+        let late_ns = if rng.one_in(8) { rng.sized(1_000, 1_000_000) } else { 0 };
+        Extended { kinds, max_dest_rd_atomic, late_ns }
+    }
+
+    /// The operations among its messages beside writes, each with its share, and how late receive work requests for them are
+    /// posted; empty if there are only writes.
+    pub fn operations(&self) -> String {
+        let Extended { kinds, late_ns, .. } = self.extended();
+        let shares = [("READ", kinds.reads), ("atomic", kinds.atomics), ("SEND", kinds.sends)];
+        let shares = shares.iter().filter(|(_, share)| *share > 0);
+        let mut parts: Vec<_> = shares.map(|(name, share)| format!("{name} {} %", share / 100)).collect();
+        if late_ns > 0 && self.takes_receives() {
+            parts.push(format!("receives up to {} late", Time(late_ns)));
         }
+        parts.join(", ")
     }
 
     /// Whether some of its messages take a receive work request.
     fn takes_receives(&self) -> bool {
-        self.immediates > 0 || self.kinds().sends > 0
+        self.immediates > 0 || self.extended().kinds.sends > 0
+    }
+
+    /// Work requests in flight, at most, if the peer accepts what `to` says.
+    fn in_flight(&self, to: &Self) -> u64 {
+        let takers = if self.takes_receives() { u32::from(to.max_wimm) } else { u32::MAX };
+        let fetches = match self.extended().kinds {
+            kinds if kinds.fetches() => u32::from(to.extended().max_dest_rd_atomic),
+            _ => u32::MAX,
+        };
+        self.depth.min(takers).min(fetches).max(1).into()
+    }
+
+    /// For how long its messages may wait for receive work requests, and be sent again, ns.
+    fn waits_ns(&self) -> u64 {
+        match self.extended().late_ns {
+            0 => 0,
+            late_ns => self.messages * (late_ns + 2 * Neth::rnr_timer_ns(RtrAttr::MIN_RNR_TIMER)),
+        }
     }
 }
 
@@ -177,10 +225,9 @@ impl Case {
     /// slowest links with a quarter of its rate, and no faster than a round trip for each send queue full of requests.
     pub(super) fn recovery_ns(&self, bytes: u64) -> u64 {
         let ways = self.flows.iter().flat_map(|FlowPlan { ends: [a, b], .. }| [(a, b), (b, a)]);
-        let rounds = ways.map(|(from, to)| {
-            let takers = if from.takes_receives() { u32::from(to.max_wimm) } else { u32::MAX };
-            from.messages.div_ceil(u64::from(from.depth.min(takers).max(1)))
-        });
+        // A response waits for what its side has begun to send, so both sides of a queue pair may wait in turn.
+        let rounds = ways.map(|(from, to)| from.messages.div_ceil(from.in_flight(to)));
+        let waits = self.flows.iter().map(|FlowPlan { ends: [a, b], .. }| a.waits_ns() + b.waits_ns());
         let rate_bps = self.fabric.trunk_rate_bps.min(self.fabric.host_rate_bps).max(1);
         let sending_ns = u128::from(bytes) * 4 * 8_000_000_000 / u128::from(rate_bps);
         let floor_ns = self.hosts.iter().map(|host| host.tail_probe_floor_ns).max().unwrap_or(0);
@@ -188,6 +235,7 @@ impl Case {
             + sending_ns as u64
             + 2 * (self.timeout_ns() + floor_ns)
             + (20 + rounds.max().unwrap_or(0)) * self.rtt_ns()
+            + waits.max().unwrap_or(0)
     }
 }
 

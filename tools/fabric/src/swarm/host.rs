@@ -59,9 +59,9 @@ impl Host {
 
     /// Registers memory, sometimes at the very end of the address space.
     pub(super) fn memory(&mut self, len: usize, rng: &mut Rng) -> Check<Memory> {
-        let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
+        let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 & !7 };
         let region = Region::alloc_at(len, iova).map_err(|error| error.to_string())?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let key = self.nic.endpoint.register(self.pd, region.clone(), access);
         Ok(Memory { region, key: key.map_err(|error| error.to_string())? })
     }
@@ -95,6 +95,7 @@ impl Host {
             msn: Msn::new(plan.msn),
             mpr_dest: plan.mpr,
             max_wimm_dest: plan.max_wimm,
+            max_dest_rd_atomic: plan.extended().max_dest_rd_atomic,
             max_mtu: plan.mtu,
             dynamic_mpr: plan.dynamic_mpr,
             sig_all: plan.sig_all,

@@ -13,6 +13,7 @@ use spindrift::work::{
     GatherWr, MAX_SGE, RecvWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 
+use super::message::{Change, Message};
 use super::rand::Rng;
 
 /// Bytes before and behind the area that messages are written to, which must never change.
@@ -38,38 +39,10 @@ pub(crate) struct Memory {
     pub(crate) key: MrKey,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Message {
-    pub(crate) wr_id: u64,
-    pub(crate) signaled: bool,
-    pub(crate) op: SendOp,
-    pub(crate) len: usize,
-    /// Where in the source region it starts.
-    pub(crate) source: usize,
-    /// The part of the target region that no other message may use meanwhile: the bytes that are written, or the buffer
-    /// that receives them.
-    pub(crate) target: Range<usize>,
-    /// Where its bytes go, in the order of the message.
-    pub(crate) pieces: Vec<Range<usize>>,
-    /// Its receive buffer is too short: it must fail, and nothing of it be placed.
-    pub(crate) short: bool,
-}
-
-impl Message {
-    /// A message whose bytes go to `target`.
-    pub(crate) fn new(wr_id: u64, signaled: bool, op: SendOp, source: usize, target: Range<usize>) -> Self {
-        let pieces = vec![target.clone()];
-        Self { wr_id, signaled, op, len: target.len(), source, target, pieces, short: false }
-    }
-
-    /// Each of its pieces, and the bytes that go there: those of `sent`.
-    fn placed<'a>(&'a self, sent: &'a [u8]) -> impl Iterator<Item = (Range<usize>, &'a [u8])> {
-        let mut from = 0;
-        self.pieces.iter().map(move |piece| {
-            let bytes = &sent[from..from + piece.len()];
-            from += piece.len();
-            (piece.clone(), bytes)
-        })
+impl Memory {
+    fn sge(&self, range: &Range<usize>) -> Sge {
+        let addr = self.region.iova() + range.start as u64;
+        Sge { addr, len: range.len() as u32, lkey: self.key.lkey }
     }
 }
 
@@ -97,7 +70,10 @@ pub(crate) struct Tally {
     pub(crate) retired: u64,
     pub(crate) completions: u64,
     pub(crate) immediates: u64,
+    /// Written or sent.
     pub(crate) bytes: u64,
+    /// Read, or the results of atomic operations.
+    pub(crate) fetched: u64,
 }
 
 /// See the [module documentation](self).
@@ -105,12 +81,17 @@ pub(crate) struct Ledger {
     source: Memory,
     source_bytes: Vec<u8>,
     target: Memory,
-    /// What the target region holds, but for messages under way.
+    /// Where responses of the peer go.
+    results: Memory,
+    /// What the target region and that of responses hold, but for messages under way.
     model: Vec<u8>,
+    results_model: Vec<u8>,
     /// Posted and neither retired nor failed.
     under_way: VecDeque<Message>,
     /// Failed: they may have been written in part, and be written on as long as their packets wander about.
     failed_messages: Vec<Message>,
+    /// The newest message that has retired. Their identifiers grow.
+    newest_retired: Option<u64>,
     /// Signalled, in order, and not completed.
     awaited: VecDeque<u64>,
     /// Messages that take a receive work request and have not come out at the peer, with their numbers.
@@ -128,28 +109,40 @@ pub(crate) struct Ledger {
     /// Somebody forges packets that are right in all that is checked: bytes and immediates prove nothing.
     pub(crate) forged: bool,
     pub(crate) failed: bool,
+    /// A request has failed with a reason, and was not just flushed.
+    has_reason: bool,
     pub(crate) receiver_failed: bool,
     pub(crate) tally: Tally,
 }
 
 /// The same request with these elements.
 pub(crate) fn gather<'a>(wr: &SendWr, local: &'a [Sge]) -> GatherWr<'a> {
-    let &SendWr { wr_id, op, remote, signaled, .. } = wr;
-    GatherWr { wr_id, op, local, remote, signaled, fence: false }
+    let &SendWr { wr_id, op, remote, signaled, fence, .. } = wr;
+    GatherWr { wr_id, op, local, remote, signaled, fence }
 }
 
 impl Ledger {
-    pub(crate) fn new(source: Memory, target: Memory, reasons: &[WcStatus], rng: &mut Rng) -> Check<Self> {
+    /// The ledger of a direction that writes from `source` to `target`, and fetches from `target` to `results`.
+    pub(crate) fn new(
+        [source, target, results]: [Memory; 3],
+        reasons: &[WcStatus],
+        rng: &mut Rng,
+    ) -> Check<Self> {
         let source_bytes = rng.bytes(source.region.len());
         source.region.write_at(0, &source_bytes).map_err(told)?;
         let model = rng.bytes(target.region.len());
         target.region.write_at(0, &model).map_err(told)?;
+        let results_model = vec![0xa5; results.region.len()];
+        results.region.write_at(0, &results_model).map_err(told)?;
         Ok(Self {
             source,
             source_bytes,
             target,
+            results,
             model,
+            results_model,
             under_way: VecDeque::new(),
+            newest_retired: None,
             failed_messages: Vec::new(),
             awaited: VecDeque::new(),
             takers: VecDeque::new(),
@@ -161,6 +154,7 @@ impl Ledger {
             reasons: reasons.to_vec(),
             forged: false,
             failed: false,
+            has_reason: false,
             receiver_failed: false,
             tally: Tally::default(),
         })
@@ -171,8 +165,17 @@ impl Ledger {
         GUARD..self.model.len() - GUARD
     }
 
+    /// Where responses may start and end in the region for them.
+    pub(crate) fn results_area(&self) -> Range<usize> {
+        GUARD..self.results_model.len() - GUARD
+    }
+
     pub(crate) fn source(&self) -> &Memory {
         &self.source
+    }
+
+    pub(crate) fn results(&self) -> &Memory {
+        &self.results
     }
 
     pub(crate) fn source_bytes(&self) -> &[u8] {
@@ -201,34 +204,14 @@ impl Ledger {
         elements
     }
 
-    /// A receive buffer for a SEND at `place`, in one element or in several, which are in any order. The bytes of the
-    /// message fill its front.
+    /// A receive buffer for a SEND at `place`, in one element or in several, which are in any order.
     pub(crate) fn buffer(&self, message: &mut Message, place: Range<usize>, rng: &mut Rng) -> Vec<Sge> {
-        let mut cuts = vec![place.start, place.end];
-        if rng.one_in(2) {
-            cuts.extend(
-                (0..rng.below(MAX_SGE.into()))
-                    .map(|_| rng.range(place.start as u64, place.end as u64) as usize),
-            );
-        }
-        cuts.sort_unstable();
-        let mut ranges: Vec<_> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
-        for at in (1..ranges.len()).rev() {
-            ranges.swap(at, rng.below(at as u64 + 1) as usize);
-        }
-        let mut left = if message.short { 0 } else { message.len };
-        message.pieces.clear();
-        for range in &ranges {
-            let len = range.len().min(left);
-            message.pieces.push(range.start..range.start + len);
-            left -= len;
-        }
-        let element = |range: &Range<usize>| match range.len() {
-            // Neither its key nor its address is looked at.
-            0 => Sge { lkey: 0xbad, ..Sge::EMPTY },
-            _ => self.target_sge(range),
-        };
-        ranges.iter().map(element).collect()
+        divide(message, place, &self.target, rng)
+    }
+
+    /// The elements that a fetch fills: one, or several in any order.
+    pub(crate) fn destination(&self, message: &mut Message, rng: &mut Rng) -> Vec<Sge> {
+        divide(message, message.place.clone(), &self.results, rng)
     }
 
     pub(crate) fn source_len(&self) -> usize {
@@ -251,11 +234,7 @@ impl Ledger {
 
     /// A receive buffer has room at `range` of the target region.
     pub(crate) fn target_sge(&self, range: &Range<usize>) -> Sge {
-        Sge {
-            addr: self.target.region.iova() + range.start as u64,
-            len: range.len() as u32,
-            lkey: self.target.key.lkey,
-        }
+        self.target.sge(range)
     }
 
     /// Receive work requests at the peer that have not ended.
@@ -271,29 +250,65 @@ impl Ledger {
                 && (self.takers.is_empty() || self.receiver_failed)
     }
 
-    /// No message under way goes to `target`.
-    pub(crate) fn is_free(&self, target: &Range<usize>) -> bool {
-        let taken =
-            |message: &Message| message.target.start < target.end && target.start < message.target.end;
+    /// No message under way prevents one with this operation from using `target`.
+    pub(crate) fn is_free(&self, target: &Range<usize>, op: SendOp, fence: bool) -> bool {
+        let overlaps =
+            |message: &&Message| message.target.start < target.end && target.start < message.target.end;
+        !self.under_way.iter().filter(overlaps).any(|message| message.excludes(op, fence))
+            && !self.failed_messages.iter().any(|message| overlaps(&message))
+    }
+
+    /// No response under way goes to `place`.
+    pub(crate) fn has_place(&self, place: &Range<usize>) -> bool {
+        let taken = |message: &Message| message.place.start < place.end && place.start < message.place.end;
         !self.under_way.iter().chain(&self.failed_messages).any(taken)
     }
 
+    /// The part of the target region that the newest message uses.
+    pub(crate) fn newest_target(&self) -> Option<Range<usize>> {
+        self.under_way.back().map(|message| message.target.clone())
+    }
+
+    /// What a part of the target region holds when all messages under way are complete.
+    pub(crate) fn foreseen(&self, range: &Range<usize>) -> Vec<u8> {
+        let mut bytes = self.model[range.clone()].to_vec();
+        for message in &self.under_way {
+            message.changes(self.sent(message)).for_each(|change| change.must(range, &mut bytes));
+        }
+        bytes
+    }
+
+    /// The number that an atomic operation finds there.
+    pub(crate) fn number_at(&self, range: &Range<usize>) -> u64 {
+        let bytes = self.foreseen(range);
+        u64::from_ne_bytes(bytes.try_into().unwrap_or_default())
+    }
+
     /// Takes note of a message, and returns the request to post; `completes` if its success is told.
-    pub(crate) fn post(&mut self, message: Message, completes: bool) -> SendWr {
+    pub(crate) fn post(&mut self, mut message: Message, completes: bool) -> SendWr {
+        let fetches = message.op.is_fetch();
+        if fetches {
+            message.response = self.foreseen(&message.target);
+        }
+        if message.op.is_atomic() {
+            let before = self.number_at(&message.target);
+            message.stored = Some(after(message.op, before).to_ne_bytes());
+        }
+        let local = if fetches {
+            self.results.sge(&message.place)
+        } else {
+            self.source.sge(&(message.source..message.source + message.len))
+        };
         let wr = SendWr {
             wr_id: message.wr_id,
             op: message.op,
-            local: Sge {
-                addr: self.source.region.iova() + message.source as u64,
-                len: message.len as u32,
-                lkey: self.source.key.lkey,
-            },
+            local,
             remote: RemoteAddr {
                 addr: self.target.region.iova() + message.target.start as u64,
                 rkey: self.target.key.rkey,
             },
             signaled: message.signaled,
-            fence: false,
+            fence: message.fence,
         };
         self.tally.posted += 1;
         if completes {
@@ -328,8 +343,7 @@ impl Ledger {
         let posted = self.under_way.iter().find(|message| message.wr_id == wc.wr_id);
         let message =
             posted.ok_or_else(|| format!("a completion comes before its request retires: {wc:?}"))?;
-        let is_send = matches!(message.op, SendOp::Send | SendOp::SendWithImm(_));
-        let opcode = if is_send { WcOpcode::Send } else { WcOpcode::RdmaWrite };
+        let opcode = message.op.wc_opcode();
         demand!(
             wc.byte_len as usize == message.len && wc.opcode == opcode && wc.imm.is_none() && !message.short,
             "{wc:?} of a message {message:?}"
@@ -348,9 +362,14 @@ impl Ledger {
         };
         // A forged NAK may say that older requests were not complete: they are flushed before the one at fault. So are
         // those whose packets were lost for as long as a later message found no receive work request.
-        let late = self.forged || self.starves && wc.status == WcStatus::RnrRetryExceeded;
+        // So are fetches whose response did not come before a later message was refused, with what follows them.
+        let oldest = self.failed_messages.first().unwrap_or(&message);
+        let unanswered = oldest.op.is_fetch() && self.under_way.iter().chain([&message]).any(|one| one.short);
+        let after_fetch = oldest.op.is_fetch() && !self.has_reason;
+        let late = self.forged || self.starves && wc.status == WcStatus::RnrRetryExceeded || after_fetch;
+        self.has_reason |= !flushed;
         demand!(
-            flushed && (self.failed || self.starves || self.receives_flaws)
+            flushed && (self.failed || self.starves || self.receives_flaws || unanswered)
                 || is_reason && (!self.failed || late),
             "the oldest request ends with the reason, the others are flushed: {wc:?}"
         );
@@ -380,9 +399,16 @@ impl Ledger {
             let early = awaited == Some(&message.wr_id);
             demand!(!early, "a signalled request retires after its completion: {:#x}", message.wr_id);
             let sent = &self.source_bytes[message.source..message.source + message.len];
-            self.tally.bytes += sent.len() as u64;
-            for (piece, bytes) in message.placed(sent) {
-                self.model[piece].copy_from_slice(bytes);
+            let all = 0..self.model.len();
+            self.newest_retired = Some(message.wr_id);
+            message.changes(sent).for_each(|change| change.must(&all, &mut self.model));
+            if message.op.is_fetch() {
+                self.tally.fetched += message.len as u64;
+                for (place, bytes) in message.placed(sent) {
+                    self.results_model[place].copy_from_slice(bytes);
+                }
+            } else {
+                self.tally.bytes += message.len as u64;
             }
         }
         Ok(())
@@ -427,13 +453,43 @@ impl Ledger {
         if self.forged {
             return Ok(());
         }
-        for (piece, bytes) in message.placed(self.sent(message)) {
-            let differs = self.target.region.first_difference(piece.start, bytes).map_err(told)?;
-            let number = message.wr_id;
+        let number = message.wr_id;
+        let sent = self.sent(message);
+        if message.op.is_fetch() {
+            for (place, bytes) in message.placed(sent) {
+                let differs = self.results.region.first_difference(place.start, bytes).map_err(told)?;
+                demand!(differs.is_none(), "byte {differs:?} fetched by {number:#x} is wrong at {by}");
+            }
+        }
+        for change in message.changes(sent) {
+            // Its receive completion may be told after it has retired, and others that used the same bytes.
+            let has_retired = self.newest_retired.is_some_and(|newest| number <= newest);
+            let bytes = if has_retired { &self.model[change.place.clone()] } else { change.bytes };
+            let (start, mut bytes) = (change.place.start, bytes.to_vec());
+            self.later_changes(number, &change.place, &mut bytes)?;
+            let differs = self.target.region.first_difference(start, &bytes).map_err(told)?;
             demand!(
                 differs.is_none(),
                 "byte {differs:?} of request {number:#x} not there at the time of {by}"
             );
+        }
+        Ok(())
+    }
+
+    /// Makes `bytes`, those at a place of the target region, what the messages after `wr_id` may have made of them.
+    fn later_changes(&self, wr_id: u64, place: &Range<usize>, bytes: &mut [u8]) -> Check {
+        let mut later: Vec<_> = self.failed_messages.iter().chain(&self.under_way).collect();
+        if let Some(at) = later.iter().position(|message| message.wr_id == wr_id) {
+            later.drain(..=at);
+        }
+        later.retain(|message| message.target.start < place.end && place.start < message.target.end);
+        if later.is_empty() {
+            return Ok(());
+        }
+        let mut there = vec![0; place.len()];
+        self.target.region.read_at(place.start, &mut there).map_err(told)?;
+        for message in later {
+            message.changes(self.sent(message)).for_each(|change| change.may(place, bytes, &there));
         }
         Ok(())
     }
@@ -460,11 +516,29 @@ impl Ledger {
         if self.forged {
             return Ok(());
         }
-        let mut expected = self.model.clone();
-        for message in self.under_way.iter().chain(&self.failed_messages) {
-            take_partly(&self.target.region, message, self.sent(message), &mut expected)?;
+        let messages = || self.failed_messages.iter().chain(&self.under_way);
+        let expected = self.with_changes(&self.target, &self.model, messages(), Message::changes)?;
+        check_region(&self.target, &expected, "memory")?;
+        let expected = self.with_changes(&self.results, &self.results_model, messages(), Message::results)?;
+        check_region(&self.results, &expected, "memory for responses")
+    }
+
+    /// What a region may hold: its model, with what messages may have changed in it.
+    fn with_changes<'a, C: Iterator<Item = Change<'a>>>(
+        &'a self,
+        memory: &Memory,
+        model: &[u8],
+        messages: impl Iterator<Item = &'a Message>,
+        changes: impl Fn(&'a Message, &'a [u8]) -> C,
+    ) -> Check<Vec<u8>> {
+        let (mut expected, mut there, all) = (model.to_vec(), vec![0; model.len()], 0..model.len());
+        memory.region.read_at(0, &mut there).map_err(told)?;
+        for message in messages {
+            for change in changes(message, self.sent(message)) {
+                change.may(&all, &mut expected, &there);
+            }
         }
-        self.check_target(&expected)
+        Ok(expected)
     }
 
     /// The region that messages are read from is as it was.
@@ -474,41 +548,66 @@ impl Ledger {
         Ok(())
     }
 
-    fn check_target(&self, expected: &[u8]) -> Check {
-        let differs = self.target.region.first_difference(0, expected).map_err(told)?;
-        let len = self.model.len();
-        demand!(differs.is_none(), "memory differs from the model at byte {differs:?} of {len}");
-        Ok(())
-    }
-
     /// What must hold when nothing is under way any more.
     pub(crate) fn check_end(&mut self) -> Check {
         self.failed_messages.extend(self.under_way.drain(..));
-        for message in &self.failed_messages {
-            let sent = &self.source_bytes[message.source..message.source + message.len];
-            take_partly(&self.target.region, message, sent, &mut self.model)?;
-        }
-        self.check_target(&self.model)?;
+        let failed = || self.failed_messages.iter();
+        let model = self.with_changes(&self.target, &self.model, failed(), Message::changes)?;
+        let results = self.with_changes(&self.results, &self.results_model, failed(), Message::results)?;
+        (self.model, self.results_model) = (model, results);
+        check_region(&self.target, &self.model, "memory")?;
+        check_region(&self.results, &self.results_model, "memory for responses")?;
         demand!(self.tally.retired == self.tally.posted, "every request retires: {:?}", self.tally);
         demand!(self.failed || self.failed_messages.is_empty(), "nothing failed, and some are not complete");
         Ok(())
     }
 }
 
+/// A buffer for a message at `place` of a region, in one element or in several, which are in any order. The bytes of the
+/// message fill its front.
+fn divide(message: &mut Message, place: Range<usize>, memory: &Memory, rng: &mut Rng) -> Vec<Sge> {
+    let mut cuts = vec![place.start, place.end];
+    if rng.one_in(2) {
+        cuts.extend(
+            (0..rng.below(MAX_SGE.into())).map(|_| rng.range(place.start as u64, place.end as u64) as usize),
+        );
+    }
+    cuts.sort_unstable();
+    let mut ranges: Vec<_> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
+    for at in (1..ranges.len()).rev() {
+        ranges.swap(at, rng.below(at as u64 + 1) as usize);
+    }
+    let mut left = if message.short { 0 } else { message.len };
+    message.pieces.clear();
+    for range in &ranges {
+        let len = range.len().min(left);
+        message.pieces.push(range.start..range.start + len);
+        left -= len;
+    }
+    let element = |range: &Range<usize>| match range.len() {
+        // Neither its key nor its address is looked at.
+        0 => Sge { lkey: 0xbad, ..Sge::EMPTY },
+        _ => memory.sge(range),
+    };
+    ranges.iter().map(element).collect()
+}
+
 fn told(error: impl core::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Makes `model` what `message` has made of it: one that is under way or failed may have been written in part, and nowhere
-/// else.
-fn take_partly(target: &Region, message: &Message, sent: &[u8], model: &mut [u8]) -> Check {
-    for (piece, bytes) in message.placed(sent) {
-        let mut now = vec![0; piece.len()];
-        target.read_at(piece.start, &mut now).map_err(told)?;
-        for ((old, now), sent) in model[piece].iter_mut().zip(&now).zip(bytes) {
-            demand!(now == old || now == sent, "{message:?}, which failed, may only write its own bytes");
-            *old = *now;
-        }
+/// The number that an atomic operation leaves.
+fn after(op: SendOp, before: u64) -> u64 {
+    match op {
+        SendOp::FetchAdd(add) => before.wrapping_add(add),
+        SendOp::CompareSwap { compare, swap } if compare == before => swap,
+        _ => before,
     }
+}
+
+fn check_region(memory: &Memory, expected: &[u8], what: &str) -> Check {
+    let differs = memory.region.first_difference(0, expected).map_err(told)?;
+    let len = expected.len();
+    demand!(differs.is_none(), "{what} differs from the model at byte {differs:?} of {len}");
     Ok(())
 }

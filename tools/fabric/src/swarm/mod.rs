@@ -19,6 +19,8 @@ mod episode;
 mod host;
 #[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
 mod ledger;
+#[allow(dead_code, reason = "as for the ledger")]
+mod message;
 mod minimise;
 mod run;
 mod writer;

@@ -1,6 +1,7 @@
 //! Carrying out a case, and what is demanded of the whole.
 
 use core::fmt;
+use std::collections::VecDeque;
 
 use spindrift::counters::Counters;
 use spindrift::endpoint::{Event, FailReason};
@@ -12,7 +13,7 @@ use spindrift_srv6::Node;
 use super::case::{Case, EndPlan, FlowPlan};
 use super::episode::{EpisodeKind, When};
 use super::host::Host;
-use super::ledger::{Check, demand};
+use super::ledger::{Check, Receive, demand};
 use super::rand::Rng;
 use super::writer::{Work, Writer};
 use crate::clos::Clos;
@@ -35,6 +36,10 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// READs and atomic operations carried out.
+    pub fetches: u64,
+    /// Packets that found no receive work request.
+    pub not_ready: u64,
     /// Packets that were lost in any way.
     pub lost: u64,
     /// Packets trimmed.
@@ -62,6 +67,8 @@ impl Outcome {
             hops,
             messages,
             bytes,
+            fetches,
+            not_ready,
             lost,
             trimmed,
             retransmits,
@@ -76,6 +83,8 @@ impl Outcome {
         *hops += other.hops;
         *messages += other.messages;
         *bytes += other.bytes;
+        *fetches += other.fetches;
+        *not_ready += other.not_ready;
         *lost += other.lost;
         *trimmed += other.trimmed;
         *retransmits += other.retransmits;
@@ -130,6 +139,8 @@ enum Due {
     Connect(usize),
     /// The next messages of a way.
     Post(usize),
+    /// Receive work requests for them.
+    Receive(usize),
     /// An episode comes for the first time.
     Begin(usize),
     /// What is wrong begins or ends, once.
@@ -149,6 +160,9 @@ struct Transfer {
     writer: Writer,
     /// It posts again when something has retired.
     waits: bool,
+    /// Receive work requests that are posted late, by so much at most, in order.
+    late_ns: u64,
+    receives: VecDeque<Receive>,
 }
 
 struct World<'a> {
@@ -284,6 +298,7 @@ impl<'a> World<'a> {
                 None => return Err(format!("nobody has set alarm {number}")),
                 Some(Due::Connect(flow)) => self.connect(flow)?,
                 Some(Due::Post(transfer)) => self.post(transfer)?,
+                Some(Due::Receive(transfer)) => self.receive(transfer)?,
                 Some(Due::Begin(episode)) => self.begin(episode)?,
                 Some(Due::Turn { episode, begins }) => self.turn(episode, begins)?,
                 Some(Due::Heal) => self.heal()?,
@@ -303,7 +318,8 @@ impl<'a> World<'a> {
             for (host, transfer) in [(a, &transfers[0]), (b, &transfers[1])] {
                 let (from, to) = (transfer.from.0.0 as u16, transfer.to.0.0 as u16);
                 let addresses = (0..case.fabric.planes).filter_map(|plane| fabric.address(to, plane));
-                host.audit.connect(transfer.from.1, (transfer.to.1, addresses), case.timers(from));
+                let fetches = transfer.plan.extended().max_dest_rd_atomic;
+                host.audit.connect(transfer.from.1, (transfer.to.1, addresses), case.timers(from), fetches);
             }
             Ok::<_, String>(transfers)
         });
@@ -337,21 +353,51 @@ impl<'a> World<'a> {
         }
         let (from, to, again) =
             (transfer.from, transfer.to, !transfer.waits && !transfer.writer.all_posted());
-        let ledger = &mut transfer.writer.ledger;
+        let (ledger, late) = (&mut transfer.writer.ledger, &mut transfer.receives);
+        let late_ns = transfer.late_ns;
+        let (had_late, draw) = (!late.is_empty(), transfer.writer.rng.bits());
         let posted = self.net.with_pair((from.0, to.0), |sender, receiver, now| {
             for posting in postings {
-                if let Some(receive) = &posting.receive {
-                    ledger.post_recv(receive.wr_id);
-                    receive.post(&mut receiver.nic.endpoint, to.1).map_err(told)?;
+                match &posting.receive {
+                    Some(receive) if late_ns > 0 => late.push_back(receive.clone()),
+                    Some(receive) => {
+                        ledger.post_recv(receive.wr_id);
+                        receive.post(&mut receiver.nic.endpoint, to.1).map_err(told)?;
+                    }
+                    None => {}
                 }
                 posting.post(now, from.1, &mut sender.nic.endpoint).map_err(told)?;
             }
             Ok(())
         });
+        let has_late = !late.is_empty();
+        if has_late && !had_late {
+            self.set(self.net.now() + Rng::new(draw).below(late_ns), Due::Receive(at));
+        }
         if again {
             self.set(self.net.now() + pause, Due::Post(at));
         }
         posted.unwrap_or(Ok(()))
+    }
+
+    /// Posts a few receive work requests that are late.
+    fn receive(&mut self, at: usize) -> Check {
+        let Some(transfer) = self.transfers.get_mut(at) else { return Ok(()) };
+        let mut rng = transfer.writer.rng.fork();
+        let (to, late_ns) = (transfer.to, transfer.late_ns);
+        for _ in 0..rng.range(1, 8) {
+            let Some(receive) = transfer.receives.pop_front() else { return Ok(()) };
+            if !transfer.writer.ledger.receiver_failed {
+                transfer.writer.ledger.post_recv(receive.wr_id);
+                self.net
+                    .with_transport(to.0, |host, _| receive.post(&mut host.nic.endpoint, to.1))
+                    .map_err(told)?;
+            }
+        }
+        if !transfer.receives.is_empty() {
+            self.set(self.net.now() + 1 + rng.below(late_ns), Due::Receive(at));
+        }
+        Ok(())
     }
 
     fn transfer(&mut self, is: impl Fn(&Transfer) -> bool) -> Check<usize> {
@@ -390,6 +436,9 @@ impl<'a> World<'a> {
         let now = self.net.now();
         let transfer = &mut self.transfers[at];
         transfer.writer.ledger.on_retired(count)?;
+        if transfer.writer.ledger.outstanding() == 0 {
+            self.net.with_transport(end.0, |host, _| host.audit.has_retired(end.1));
+        }
         if core::mem::take(&mut transfer.waits) {
             let pause = transfer.writer.rng.below(transfer.plan.pause_ns);
             self.set(now + pause, Due::Post(at));
@@ -472,13 +521,18 @@ impl<'a> World<'a> {
             EpisodeKind::Links { impairment, .. } => impairment.corrupt > 0.0,
             _ => false,
         });
+        let late = self.transfers.iter().any(|transfer| transfer.late_ns > 0);
         for host in self.net.hosts() {
             let counters = self.net.transport(host).nic.endpoint.counters();
-            if let Some((name, count)) = accusation(counters, corrupt, trimmed) {
+            if let Some((name, count)) = accusation(counters, corrupt, trimmed, late) {
                 return Err(format!("{} accuses an honest peer: {name} = {count}", self.name(host)));
             }
-            let written = self.transfers.iter().filter(|transfer| transfer.to.0 == host);
-            let written: u64 = written.map(|transfer| transfer.writer.ledger.tally.bytes).sum();
+            let written = self.transfers.iter().map(|transfer| {
+                let tally = transfer.writer.ledger.tally;
+                u64::from(transfer.to.0 == host) * tally.bytes
+                    + u64::from(transfer.from.0 == host) * tally.fetched
+            });
+            let written: u64 = written.sum();
             let placed = counters.rx_placed_bytes;
             demand!(
                 self.case.may_fail || placed == written,
@@ -493,10 +547,12 @@ impl<'a> World<'a> {
     fn fall_quiet(&mut self) -> Check {
         let lonely = self.gave_up() > 0;
         let until = self.net.now().max(self.heal_at) + if lonely { LONELY_NS } else { QUIET_NS };
-        let data = self.sum(|counters| counters.tx_data);
+        let requests =
+            |net: &Net<Host>| net.hosts().map(|host| net.transport(host).audit.requests()).sum::<u64>();
+        let before = requests(&self.net);
         while self.step(until)? {}
         demand!(lonely || self.net.is_idle(), "the network never falls quiet");
-        let more = self.sum(|counters| counters.tx_data) - data;
+        let more = requests(&self.net) - before;
         demand!(more == 0, "{more} data packets were sent although all work was done");
         Ok(())
     }
@@ -511,7 +567,7 @@ impl<'a> World<'a> {
                 endpoint.qp_status(transfer.from.1).ok_or("a queue pair stays until it is destroyed")?;
             demand!(status.send_outstanding == 0, "requests are outstanding: {status:?}");
             let uses = transfer.writer.lkeys().map(|lkey| endpoint.memory().uses(lkey));
-            demand!(uses == [0; 2], "memory is still in use: {uses:?}");
+            demand!(uses == [0; 3], "memory is still in use: {uses:?}");
             if lonely {
                 continue;
             }
@@ -541,7 +597,8 @@ impl<'a> World<'a> {
     }
 
     fn bytes(&self) -> u64 {
-        self.transfers.iter().map(|transfer| transfer.writer.ledger.tally.bytes).sum()
+        let tallies = self.transfers.iter().map(|transfer| transfer.writer.ledger.tally);
+        tallies.map(|tally| tally.bytes + tally.fetched).sum()
     }
 
     fn outcome(&self, done_at: Time) -> Outcome {
@@ -554,6 +611,8 @@ impl<'a> World<'a> {
             hops: net.hops,
             messages: tallies().map(|tally| tally.retired).sum(),
             bytes: self.bytes(),
+            fetches: self.sum(|counters| counters.rx_reads + counters.rx_atomics),
+            not_ready: self.sum(|counters| counters.rx_not_ready),
             lost: net.lost + net.dropped + net.corrupted + net.overrun + net.unroutable,
             trimmed: links.sum(),
             retransmits: self.sum(|counters| counters.tx_retransmits),
@@ -592,20 +651,32 @@ fn connect(
         let source = sender.memory(work.source_len(), rng)?;
         let mirror = sender.memory(work.source_len(), rng)?;
         let target = receiver.memory(work.target_len(), rng)?;
-        let writer = Writer::new(work, qpns[from], mtu, [source, mirror, target], Rng::new(plan.seed))?;
+        // Drawn apart, so that what else a seed stands for does not depend on it.
+        let results = sender.memory(work.results_len(), &mut Rng::new(!plan.seed))?;
+        let memory = [source, mirror, target, results];
+        let writer = Writer::new(work, qpns[from], mtu, memory, Rng::new(plan.seed))?;
         let end = |at: usize| (HostId(flow.hosts[at].into()), qpns[at]);
-        Ok(Transfer { from: end(from), to: end(1 - from), flow: flow.number, plan, writer, waits: false })
+        Ok(Transfer {
+            from: end(from),
+            to: end(1 - from),
+            flow: flow.number,
+            late_ns: plan.extended().late_ns,
+            plan,
+            writer,
+            waits: false,
+            receives: VecDeque::new(),
+        })
     };
     Ok([transfer(0, a, b)?, transfer(1, b, a)?])
 }
 
 fn work(plan: &EndPlan) -> Work {
     let &EndPlan { messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
-    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds: plan.kinds() }
+    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds: plan.extended().kinds }
 }
 
 /// A counter that says that a peer has done what none does.
-fn accusation(counters: &Counters, corrupt: bool, trimmed: u64) -> Option<(&'static str, u64)> {
+fn accusation(counters: &Counters, corrupt: bool, trimmed: u64, late: bool) -> Option<(&'static str, u64)> {
     let never = [
         ("rx_malformed", counters.rx_malformed),
         ("rx_wrong_connection", counters.rx_wrong_connection),
@@ -617,7 +688,7 @@ fn accusation(counters: &Counters, corrupt: bool, trimmed: u64) -> Option<(&'sta
         ("rx_bad_length", counters.rx_bad_length),
         ("rx_invalid_request", counters.rx_invalid_request),
         ("rx_no_receive", counters.rx_no_receive),
-        ("rx_not_ready", counters.rx_not_ready),
+        ("rx_not_ready", if late { 0 } else { counters.rx_not_ready }),
         ("rx_not_negotiated", counters.rx_not_negotiated),
         ("rx_foreign_port_status", counters.rx_foreign_port_status),
     ];

@@ -7,7 +7,8 @@ use spindrift::time::Time;
 use spindrift::wire::Qpn;
 use spindrift::work::{SendOp, SendWr, Sge, WcStatus};
 
-use super::ledger::{Check, GUARD, Ledger, Memory, Message, Receive, gather};
+use super::ledger::{Check, GUARD, Ledger, Memory, Receive, gather};
+use super::message::Message;
 use super::rand::Rng;
 
 /// What else messages are than writes with bytes. The default is nothing else.
@@ -18,8 +19,17 @@ pub(crate) struct Kinds {
     /// Messages without bytes, in ten-thousandths: among SENDs only, or among all.
     pub(crate) empty: u32,
     pub(crate) empty_writes: bool,
+    /// READs and atomic operations, in ten-thousandths. Where there are any, some requests have the fence flag.
+    pub(crate) reads: u32,
+    pub(crate) atomics: u32,
     /// What the application at the other end does wrong, from this message on that takes a receive work request.
     pub(crate) fault: Option<(Fault, u64)>,
+}
+
+impl Kinds {
+    pub(crate) const fn fetches(&self) -> bool {
+        self.reads + self.atomics > 0
+    }
 }
 
 /// What an application does wrong.
@@ -66,6 +76,8 @@ pub(crate) struct Writer {
     mirror: Memory,
     pub(crate) ledger: Ledger,
     cursor: usize,
+    /// The same in the region for responses.
+    results_cursor: usize,
     /// Messages that take a receive work request.
     takers: u64,
     is_short: bool,
@@ -79,6 +91,12 @@ impl Work {
 
     /// Bytes of the region that they are written to.
     pub(crate) fn target_len(&self) -> usize {
+        // At the end of the address space, too, it starts at a multiple of 8.
+        self.results_len() | 7
+    }
+
+    /// Bytes of the region that responses are written to.
+    pub(crate) fn results_len(&self) -> usize {
         2 * GUARD + self.largest.max(self.long) as usize * 2 + 4096
     }
 }
@@ -98,18 +116,19 @@ impl Writer {
         work: Work,
         qpn: Qpn,
         mtu: u32,
-        [source, mirror, target]: [Memory; 3],
+        [source, mirror, target, results]: [Memory; 4],
         mut rng: Rng,
     ) -> Check<Self> {
-        let mut ledger = Ledger::new(source, target, &[WcStatus::RetryExceeded], &mut rng)?;
+        let mut ledger = Ledger::new([source, target, results], &[WcStatus::RetryExceeded], &mut rng)?;
         ledger.starves = matches!(work.kinds.fault, Some((Fault::Starves, _)));
         mirror.region.write_at(0, ledger.source_bytes()).map_err(|error| error.to_string())?;
-        Ok(Self { work, qpn, mtu, rng, mirror, ledger, cursor: GUARD, takers: 0, is_short: false })
+        let (cursor, results_cursor) = (GUARD, GUARD);
+        Ok(Self { work, qpn, mtu, rng, mirror, ledger, cursor, results_cursor, takers: 0, is_short: false })
     }
 
-    /// The keys of the memory that it sends from.
-    pub(crate) fn lkeys(&self) -> [u32; 2] {
-        [self.ledger.source(), &self.mirror].map(|memory| memory.key.lkey)
+    /// The keys of the memory that it sends from, and that responses go to.
+    pub(crate) fn lkeys(&self) -> [u32; 3] {
+        [self.ledger.source(), &self.mirror, self.ledger.results()].map(|memory| memory.key.lkey)
     }
 
     pub(crate) fn all_posted(&self) -> bool {
@@ -126,7 +145,16 @@ impl Writer {
         if self.all_posted() || self.ledger.outstanding() >= self.work.depth as usize {
             return None;
         }
-        let (message, receive) = self.next_message()?;
+        let wr_id = self.ledger.tally.posted << 8 | u64::from(self.qpn.get() & 0xff);
+        // Drawn apart, so that what else a seed stands for does not depend on it.
+        let mut apart = Rng::new(wr_id.swap_bytes());
+        let Kinds { reads, atomics, .. } = self.work.kinds;
+        let fences = self.work.kinds.fetches() && apart.one_in(4);
+        let kind = apart.below(10_000);
+        if kind < u64::from(reads + atomics) {
+            return self.next_fetch(wr_id, kind >= u64::from(reads), fences, apart);
+        }
+        let (message, receive) = self.next_message(wr_id, fences)?;
         let completes = message.signaled || self.work.sig_all;
         let wr = self.ledger.post(message, completes);
         // Drawn apart, so that what else a seed stands for does not depend on it.
@@ -136,13 +164,52 @@ impl Writer {
         Some(Posting { wr, local, receive })
     }
 
-    fn next_message(&mut self) -> Option<(Message, Option<Receive>)> {
+    /// A READ or an atomic operation. It uses the bytes of the newest message, if that is possible, to see that they are
+    /// in order.
+    fn next_fetch(&mut self, wr_id: u64, is_atomic: bool, fence: bool, mut rng: Rng) -> Option<Posting> {
+        let (area, kinds) = (self.ledger.area(), self.work.kinds);
+        let len = match is_atomic {
+            true => 8,
+            false if rng.chance(kinds.empty) => 0,
+            false => self.length(&mut rng),
+        };
+        let near = self.ledger.newest_target().filter(|_| rng.one_in(2));
+        let start = match near {
+            Some(target) => target.start,
+            // Few, so that several operations are about the same number.
+            None if is_atomic => area.start + 8 * rng.below(4) as usize,
+            None => area.start + rng.below((area.len() - len) as u64 + 1) as usize,
+        };
+        let start = if is_atomic { start.next_multiple_of(8) } else { start }.min(area.end - len);
+        let start = if is_atomic { start & !7 } else { start };
+        let target = start..start + len;
+        let op = match rng.below(3) {
+            _ if !is_atomic => SendOp::Read,
+            0 => SendOp::FetchAdd(rng.bits()),
+            1 => SendOp::CompareSwap { compare: self.ledger.number_at(&target), swap: rng.bits() },
+            _ => SendOp::CompareSwap { compare: rng.bits(), swap: rng.bits() },
+        };
+        let places = self.ledger.results_area();
+        let place = self.results_cursor + rng.below(9) as usize;
+        let place = if place + len > places.end { places.start } else { place };
+        let place = place..place + len;
+        if !self.ledger.is_free(&target, op, fence) || !self.ledger.has_place(&place) {
+            return None;
+        }
+        self.results_cursor = place.end;
+        let signaled = rng.chance(self.work.signaled);
+        let mut message = Message { fence, ..Message::fetch(wr_id, signaled, op, target, place) };
+        let local = rng.one_in(2).then(|| self.ledger.destination(&mut message, &mut rng));
+        let wr = self.ledger.post(message, signaled || self.work.sig_all);
+        Some(Posting { wr, local, receive: None })
+    }
+
+    fn next_message(&mut self, wr_id: u64, fence: bool) -> Option<(Message, Option<Receive>)> {
         let mut rng = self.rng.clone();
         let len = match self.ledger.tally.posted {
             0 if self.work.long > 0 => self.work.long as usize,
             _ => self.length(&mut rng),
         };
-        let wr_id = self.ledger.tally.posted << 8 | u64::from(self.qpn.get() & 0xff);
         // Drawn apart, too.
         let mut apart = Rng::new(!wr_id);
         let kinds = self.work.kinds;
@@ -154,7 +221,7 @@ impl Writer {
         let area = self.ledger.area();
         let start = if start + room > area.end { area.start } else { start };
         let target = start..start + room;
-        if !self.ledger.is_free(&target) {
+        if !self.ledger.is_free(&target, SendOp::Write, fence) {
             return None;
         }
         let signaled = rng.chance(self.work.signaled);
@@ -166,7 +233,7 @@ impl Writer {
             (true, Some(imm)) => SendOp::SendWithImm(imm),
         };
         let source = rng.below((self.ledger.source_len() - len + 1) as u64) as usize;
-        let mut message = Message { len, ..Message::new(wr_id, signaled, op, source, target) };
+        let mut message = Message { fence, len, ..Message::new(wr_id, signaled, op, source, target) };
         self.cursor = message.target.end;
         self.rng = rng;
         let receive = op.takes_receive().then(|| {

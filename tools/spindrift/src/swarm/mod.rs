@@ -175,8 +175,12 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
     for (number, flow) in case.flows.iter().enumerate() {
         let [a, b] = &flow.ends;
         let left_out = if part.flows.contains(&number) { "" } else { " (left out)" };
+        let [there, back] = [a, b].map(|end| match end.operations() {
+            none if none.is_empty() || end.messages == 0 => String::new(),
+            some => format!(" ({some})"),
+        });
         print_line(&format!(
-            "  flow {number}: {} and {}, from {}, {} messages of up to {} B there, {} of up to {} B back{left_out}",
+            "  flow {number}: {} and {}, from {}, {} messages of up to {} B there{there}, {} of up to {} B back{back}{left_out}",
             names.name(Node::Host(flow.hosts[0])),
             names.name(Node::Host(flow.hosts[1])),
             flow.starts_at,
@@ -196,10 +200,13 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
 }
 
 fn tell_outcome(outcome: &Outcome, took: Duration) {
-    let Outcome { packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
+    let Outcome { packets, hops, messages, bytes, fetches, not_ready, lost, trimmed, .. } = *outcome;
     let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     let (simulated, slowest) = (Duration::from_nanos(virtual_ns), Duration::from_nanos(slowest_ns));
     print_line(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
+    print_line(&format!(
+        "  {fetches} READs and atomic operations; {not_ready} packets found no receive work request"
+    ));
     print_line(&format!(
         "  {lost} packets lost, {trimmed} trimmed, {retransmits} retransmitted, {needless} needlessly; {timeouts} retransmission timeouts"
     ));
@@ -214,7 +221,7 @@ fn tell_outcome(outcome: &Outcome, took: Duration) {
 }
 
 fn outcome_json(outcome: &Outcome) -> Json {
-    let Outcome { runs, packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
+    let Outcome { runs, packets, hops, messages, bytes, fetches, not_ready, lost, trimmed, .. } = *outcome;
     let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     json!({
         "runs": runs,
@@ -222,6 +229,8 @@ fn outcome_json(outcome: &Outcome) -> Json {
         "hops": hops,
         "messages": messages,
         "bytes": bytes,
+        "fetches": fetches,
+        "not_ready": not_ready,
         "lost": lost,
         "trimmed": trimmed,
         "retransmits": retransmits,

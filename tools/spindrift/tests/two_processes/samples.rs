@@ -56,7 +56,7 @@ fn samples_tell_what_a_side_did_and_when() {
             &["--cc", "nscc"],
             // However fast the machine is, a run takes 400 ms at least, and loses some of 5,000 packets on plane 1.
             &["-s", "20000", "-n", "2000", "--link-rate", "400M"],
-            &["--source-ports", "41000-41011", "--fault", "loss=1%,port=1"],
+            &["--source-ports", "41000-41011", "--fault", "loss=4%,port=1"],
         ]
         .concat(),
     );

@@ -29,6 +29,8 @@ pub(super) struct Audit {
     /// Planes of the host, and those of them without a carrier, as bits.
     planes: u32,
     down: u32,
+    /// Data packets of requests. Those of responses may leave again when their request is complete.
+    requests: u64,
     /// Ports of its own and its peers' that went down or came up. Packets that were sent before may leave again at once.
     port_changes: u64,
     /// For how long the host has stood still, ns.
@@ -54,7 +56,7 @@ impl Before {
     pub(super) const fn new(counters: &Counters) -> Self {
         Self {
             placed_bytes: counters.rx_placed_bytes,
-            answers: counters.rx_sacks + counters.rx_acks + counters.loss_nack,
+            answers: counters.rx_sacks + counters.rx_acks + counters.loss_nack + counters.loss_not_ready,
             refused: counters.rx_forged_ack,
         }
     }
@@ -75,20 +77,30 @@ impl Audit {
         Self { planes: (1 << planes) - 1, ..Self::default() }
     }
 
-    /// A queue pair of this host, connected to a peer's, which has these addresses.
+    /// A queue pair of this host, connected to a peer's, which has these addresses. The peer has up to `max_dest_rd_atomic`
+    /// READs and atomic operations in flight.
     pub(super) fn connect(
         &mut self,
         qpn: Qpn,
         (peer, addresses): (Qpn, impl Iterator<Item = Ipv6Addr>),
         timers: Timers,
+        max_dest_rd_atomic: u8,
     ) {
-        self.qps.insert(qpn.get(), Watched { unlisted: Vec::new(), due: 0, sender: Sender::new(timers) });
+        let sender = Sender::new(timers, max_dest_rd_atomic);
+        self.qps.insert(qpn.get(), Watched { unlisted: Vec::new(), due: 0, sender });
         self.peers.extend(addresses.map(|address| ((address, peer.get()), qpn.get())));
     }
 
     /// The queue pair has failed.
     pub(super) fn forget(&mut self, qpn: Qpn) {
         self.qps.remove(&qpn.get());
+    }
+
+    /// All work requests of the queue pair are complete.
+    pub(super) fn has_retired(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn.get()) {
+            qp.sender.has_retired();
+        }
     }
 
     pub(super) fn on_pause(&mut self, from: Time, until: Time) {
@@ -100,6 +112,11 @@ impl Audit {
     pub(super) fn carrier(&mut self, plane: u8, up: bool) {
         let bit = 1 << plane;
         self.down = if up { self.down & !bit } else { self.down | bit };
+    }
+
+    /// Data packets that it has sent, but for those of responses.
+    pub(super) const fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// What did not hold.
@@ -118,16 +135,19 @@ impl Audit {
         let after = Before::new(counters);
         let arrived = after.placed_bytes > before.placed_bytes;
         let told = after.answers > before.answers && after.refused == before.refused;
+        let Some((_, mrc)) = read(packet) else { return };
+        let Some(qp) = self.qps.get_mut(&mrc.bth().dest_qpn.get()) else { return };
+        if let Mrc::Data { head, .. } = &mrc {
+            qp.sender.on_data(head);
+        }
         if !arrived && !told {
             return;
         }
-        let Some((_, mrc)) = read(packet) else { return };
-        let Some(qp) = self.qps.get_mut(&mrc.bth().dest_qpn.get()) else { return };
         match mrc {
             Mrc::Data { head, .. } if arrived => qp.unlisted.push(head.bth.psn),
             Mrc::Sack { seth, .. } => qp.sender.on_sack(now, self.paused_ns, &seth),
             Mrc::Ack { bth, .. } => qp.sender.on_ack(now, bth.psn),
-            Mrc::Nack { neth, .. } => qp.sender.on_nack(now, neth.nack_psn),
+            Mrc::Nack { neth, .. } => qp.sender.on_nack(now, &neth),
             _ => {}
         }
     }
@@ -143,6 +163,7 @@ impl Audit {
         let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else { return };
         match mrc {
             Mrc::Data { head, .. } => {
+                self.requests += u64::from(!head.bth.opcode.is_fetch_response());
                 let check = qp.sender.on_send(now, self.paused_ns, now >= self.timers_from, &head);
                 self.note(now, check);
             }
@@ -198,7 +219,7 @@ mod tests {
     fn audit() -> Audit {
         let mut audit = Audit::new(2);
         let timers = Timers { initial_reordering_ns: 0, probe_floor_ns: 1, timeout_ns: 1 };
-        audit.connect(Qpn::new(7), (Qpn::new(9), [PEER].into_iter()), timers);
+        audit.connect(Qpn::new(7), (Qpn::new(9), [PEER].into_iter()), timers, 16);
         audit
     }
 

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use spindrift::time::Time;
-use spindrift::wire::{DataHead, Psn, Seth};
+use spindrift::wire::{DataHead, NackReason, Neth, Psn, Seth};
 
 use crate::swarm::ledger::{Check, demand};
 
@@ -35,6 +35,8 @@ struct Sent {
     timestamp: u16,
     reported: bool,
     nacked: bool,
+    /// The first packet of its message.
+    first: usize,
 }
 
 /// Settings of a queue pair, ns.
@@ -56,8 +58,18 @@ pub(super) struct Sender {
     first: Psn,
     all: Vec<Sent>,
     actions: u64,
-    /// The oldest packet that has not been reported.
+    /// The oldest packet that has not been reported; and the oldest of those that no fetch may have reported, either.
     una: usize,
+    unknown: usize,
+    /// The last packets of READs and atomic operations, and of responses to those of the peer, by number.
+    requests: BTreeMap<u16, usize>,
+    responses: BTreeMap<u16, usize>,
+    max_dest_rd_atomic: u8,
+    /// The packets before it may have been reported by fetches: a request is complete with its response, of which the peer may
+    /// have sent a part, and a request tells that old responses have arrived (decision 40).
+    fetched: usize,
+    /// It may wait for the response to a fetch.
+    waits: bool,
     /// Packets not reported, and not known to be overtaken, by the order of their last copy.
     in_order: BTreeMap<u64, usize>,
     /// Those known to be overtaken: when they should have left again at the latest.
@@ -71,6 +83,8 @@ pub(super) struct Sender {
     shortest_ns: Option<u64>,
     /// One was measured for certain: only then do tail probes wait for two of them.
     measured: bool,
+    /// Packets that found no receive work request, and have not left again.
+    unready: BTreeSet<usize>,
     /// Copies up to this one may leave again at any time.
     excused: u64,
     /// When something was last reported for the first time.
@@ -102,8 +116,29 @@ impl Longest {
 }
 
 impl Sender {
-    pub(super) fn new(timers: Timers) -> Self {
-        Self { timers, ..Self::default() }
+    pub(super) fn new(timers: Timers, max_dest_rd_atomic: u8) -> Self {
+        Self { timers, max_dest_rd_atomic, ..Self::default() }
+    }
+
+    /// A packet of the peer's data has come to this host.
+    pub(super) fn on_data(&mut self, head: &DataHead) {
+        let number = head.meth.rqmsn.get();
+        let opcode = head.bth.opcode;
+        let (sent, number) = if opcode.is_fetch_response() {
+            (&mut self.requests, number)
+        } else if opcode.is_fetch_request() {
+            (&mut self.responses, number.wrapping_sub(self.max_dest_rd_atomic.into()))
+        } else {
+            return;
+        };
+        let is_over = |of: u16| number.wrapping_sub(of) < 1 << 15;
+        let end = sent.iter().filter(|(of, _)| is_over(**of)).map(|(_, at)| at + 1).max();
+        sent.retain(|of, _| !is_over(*of));
+        let Some(told) = end.and_then(|end| self.all.get(self.fetched..end)) else { return };
+        let newest = told.iter().map(|sent| sent.order).max();
+        self.newest_repeat = self.newest_repeat.max(newest.unwrap_or(0));
+        self.fetched += told.len();
+        self.advance();
     }
 
     /// What was sent until now may leave again: a port of this host or of the peer's has changed its state.
@@ -137,10 +172,10 @@ impl Sender {
         if self.all.is_empty() {
             self.first = head.bth.psn;
         }
-        if self.una == self.all.len() {
+        let at = self.at(head.bth.psn) as usize;
+        if self.unknown == self.all.len() && at == self.unknown && !self.waits {
             self.progress(now);
         }
-        let at = self.at(head.bth.psn) as usize;
         self.actions += 1;
         let timestamp = head.tseth.map_or(0, |tseth| tseth.timestamp);
         let copy = Sent {
@@ -151,26 +186,50 @@ impl Sender {
             timestamp,
             reported: false,
             nacked: false,
+            first: at,
         };
         let Some(&before) = self.all.get(at) else {
-            self.all.push(copy);
+            let first = match self.all.last() {
+                Some(last) if !head.bth.opcode.is_first() => last.first,
+                _ => at,
+            };
+            self.all.push(Sent { first, ..copy });
+            self.note_fetch(head, at);
             self.in_order.insert(self.actions, at);
             return if timers_run { self.check_gaps(now, paused_ns) } else { Ok(()) };
         };
         let psn = head.bth.psn.get();
         if before.reported {
             demand!(
-                self.una == self.all.len(),
+                self.unknown == self.all.len(),
                 "packet {psn} was sent again although the peer had told of it"
             );
             return Ok(());
         }
-        let check = self.check_reason(now, psn, &before);
+        // The requester may have been told that it arrived, and if not, no reason is known.
+        let check = if at < self.fetched { Ok(()) } else { self.check_reason(now, psn, &before) };
         self.in_order.remove(&before.order);
         self.overtaken.retain(|(_, seq)| *seq != at);
         self.in_order.insert(self.actions, at);
-        self.all[at] = Sent { copies: before.copies + 1, ..copy };
+        self.unready.remove(&at);
+        self.all[at] = Sent { copies: before.copies + 1, first: before.first, ..copy };
         check
+    }
+
+    /// All its work requests are complete.
+    pub(super) const fn has_retired(&mut self) {
+        self.waits = false;
+    }
+
+    /// A packet leaves for the first time.
+    fn note_fetch(&mut self, head: &DataHead, at: usize) {
+        let number = head.meth.rqmsn.get();
+        if head.bth.opcode.is_fetch_request() {
+            self.waits = true;
+            self.requests.insert(number, at);
+        } else if head.bth.opcode.is_fetch_response() {
+            self.responses.insert(number, at);
+        }
     }
 
     /// A packet leaves again that has not been reported.
@@ -198,19 +257,29 @@ impl Sender {
         (self.quiet_since, self.probes) = (now, 0);
     }
 
-    pub(super) fn on_nack(&mut self, now: Time, psn: Psn) {
-        let at = usize::try_from(self.at(psn)).ok();
-        if let Some(sent) = at.and_then(|at| self.all.get_mut(at)) {
-            sent.nacked = true;
-            self.progress(now);
+    pub(super) fn on_nack(&mut self, now: Time, neth: &Neth) {
+        let Ok(at) = usize::try_from(self.at(neth.nack_psn)) else { return };
+        let Some(sent) = self.all.get_mut(at) else { return };
+        sent.nacked = true;
+        // A packet that found no receive work request has arrived.
+        if NackReason::from(neth.reason) == NackReason::NoResource && neth.tx_timestamp == sent.timestamp {
+            self.newest_repeat = self.newest_repeat.max(sent.order);
+            self.unready.insert(at);
         }
+        self.progress(now);
     }
 
     /// Data leaves for the first time.
     fn check_gaps(&self, now: Time, paused_ns: u64) -> Check {
+        // From the first message on that found no receive work request, all wait but responses.
+        let unready =
+            self.unready.first().and_then(|at| self.all.get(*at)).map_or(usize::MAX, |sent| sent.first);
         for &(latest, at) in &self.overtaken {
             if latest >= now {
                 break;
+            }
+            if at < self.fetched || at >= unready {
+                continue;
             }
             let sent = self.all[at];
             let age_ns = now.since(sent.at).saturating_sub(paused_ns - sent.paused_ns);
@@ -267,6 +336,10 @@ impl Sender {
         while self.all.get(self.una).is_some_and(|sent| sent.reported) {
             self.una += 1;
         }
+        self.unknown = self.unknown.max(self.una).max(self.fetched);
+        while self.all.get(self.unknown).is_some_and(|sent| sent.reported) {
+            self.unknown += 1;
+        }
     }
 
     /// The packet whose last copy made the peer send this SACK.
@@ -280,6 +353,7 @@ impl Sender {
         let Ok(at) = usize::try_from(at) else { return };
         let Some(sent) = self.all.get_mut(at).filter(|sent| !sent.reported) else { return };
         sent.reported = true;
+        self.unready.remove(&at);
         let sent = *sent;
         if sent.copies == 1 {
             self.newest = self.newest.max(sent.order);
@@ -291,7 +365,10 @@ impl Sender {
         } else {
             self.newest_repeat = self.newest_repeat.max(sent.order);
         }
-        self.progress(now);
+        // Of others a response may have told before.
+        if at >= self.fetched {
+            self.progress(now);
+        }
         if self.in_order.remove(&sent.order).is_none() {
             self.overtaken.retain(|(_, other)| *other != at);
         }
@@ -300,7 +377,7 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use spindrift::wire::{Bth, Meth, Opcode, Qpn, Reth, Tseth};
+    use spindrift::wire::{Bth, Meth, Msn, Opcode, Qpn, Reth, Tseth};
 
     use super::*;
 
@@ -310,7 +387,7 @@ mod tests {
     /// A queue pair that has sent so many packets at once, at time 0.
     fn sender(packets: u32) -> Sender {
         let timers = Timers { initial_reordering_ns: 0, probe_floor_ns: 3_000, timeout_ns: 100_000 };
-        let mut sender = Sender::new(timers);
+        let mut sender = Sender::new(timers, 16);
         for n in 0..packets {
             send(&mut sender, 0, n).unwrap();
         }
@@ -427,7 +504,7 @@ mod tests {
     #[test]
     fn there_are_other_reasons_to_send_again() {
         let mut nacked = sender(2);
-        nacked.on_nack(Time(1), FIRST);
+        nacked.on_nack(Time(1), &Neth { nack_psn: FIRST, ..Neth::default() });
         assert_eq!(send(&mut nacked, 2, 0), Ok(()));
         assert!(send(&mut nacked, 3, 0).is_err(), "the NACK was for the copy before");
         let mut excused = sender(2);
@@ -438,6 +515,99 @@ mod tests {
         sack(&mut overtaken, RTT, 0, &[1], (1, 0));
         assert_eq!(send(&mut overtaken, RTT, 0), Ok(()));
         assert!(send(&mut overtaken, RTT + 1, 2).is_err(), "it left after the one that was reported");
+    }
+
+    fn fetch_head(opcode: Opcode, number: u16) -> DataHead {
+        DataHead {
+            bth: Bth::new(opcode, Qpn::new(7), Psn::new(1)),
+            meth: Meth { rqmsn: Msn::new(number), ..Meth::default() },
+            ..head(0, 0)
+        }
+    }
+
+    /// A sender whose first packet is that of a fetch or a response with this number, and which has sent two more.
+    fn fetcher(opcode: Opcode, number: u16) -> Sender {
+        let mut sender = sender(0);
+        let first = fetch_head(opcode, number);
+        let first = DataHead { bth: Bth { psn: FIRST, ..first.bth }, ..first };
+        sender.on_send(Time(0), 0, true, &first).unwrap();
+        (1..3).for_each(|n| send(&mut sender, 0, n).unwrap());
+        sender
+    }
+
+    /// A response tells that its request has arrived, and request *n* that the responses up to *n* - 16 have. Whether the
+    /// requester was told is not known then, so neither a repeat nor its lack is judged; later packets are.
+    #[test]
+    fn what_fetches_may_have_told_is_not_judged() {
+        for (sent, comes, number, told) in [
+            (Opcode::ReadRequest, Opcode::ReadResponseFirst, 0xffff, true),
+            (Opcode::FetchAdd, Opcode::AtomicResponse, 0xffff, true),
+            (Opcode::ReadRequest, Opcode::ReadResponseOnly, 3, true),
+            (Opcode::ReadRequest, Opcode::ReadResponseOnly, 0xfffe, false),
+            (Opcode::ReadRequest, Opcode::ReadRequest, 3, false),
+            (Opcode::ReadResponseOnly, Opcode::CompareSwap, 15, true),
+            (Opcode::AtomicResponse, Opcode::ReadRequest, 14, false),
+            (Opcode::AtomicResponse, Opcode::AtomicResponse, 15, false),
+        ] {
+            let what = format!("{sent:?}, then {comes:?} {number}");
+            let mut again = fetcher(sent, 0xffff);
+            again.on_data(&fetch_head(comes, number));
+            assert_eq!(send(&mut again, 2, 0).is_ok(), told, "{what}");
+            assert!(send(&mut again, 2, 2).is_err(), "{what}");
+            let mut late = fetcher(sent, 0xffff);
+            sack(&mut late, RTT, 0, &[1, 2], (1, 0));
+            late.on_data(&fetch_head(comes, number));
+            assert_eq!(send(&mut late, 50 * RTT, 3).is_ok(), told, "{what}");
+        }
+    }
+
+    /// While a fetch waits for its response, the requester is not idle: its silence does not start with the next packet.
+    #[test]
+    fn a_fetch_without_a_response_keeps_the_silence() {
+        for (opcode, retired, early) in [
+            (Opcode::ReadRequest, false, true),
+            (Opcode::ReadRequest, true, false),
+            (Opcode::WriteOnly, false, false),
+        ] {
+            let mut sender = fetcher(opcode, 0);
+            sack(&mut sender, RTT, 3, &[], (2, 0));
+            if retired {
+                sender.has_retired();
+            }
+            send(&mut sender, 4 * RTT - 1, 3).unwrap();
+            assert_eq!(send(&mut sender, 4 * RTT, 3).is_ok(), early, "{opcode:?} {retired}");
+        }
+    }
+
+    fn nack(sender: &mut Sender, of: u32, reason: NackReason) {
+        sender
+            .on_nack(Time(RTT), &Neth { nack_psn: FIRST.add(of), reason: reason.into(), ..Neth::default() });
+    }
+
+    /// From the first packet on of a message that found no receive work request, all wait but responses.
+    #[test]
+    fn a_message_that_found_no_receive_waits() {
+        let refused = || {
+            let mut sender = sender(5);
+            nack(&mut sender, 3, NackReason::NoResource);
+            sack(&mut sender, 2 * RTT, 0, &[4], (4, 0));
+            sender
+        };
+        assert_eq!(send(&mut refused(), 50 * RTT, 5), Ok(()), "all is of one message");
+        let mut left_again = refused();
+        send(&mut left_again, 50 * RTT, 3).unwrap();
+        assert!(send(&mut left_again, 50 * RTT, 5).is_err(), "the first is lost");
+    }
+
+    /// A packet that found no receive work request has arrived, so what left before it may be lost.
+    #[test]
+    fn a_nack_for_a_missing_receive_tells_of_an_arrival() {
+        for (reason, may_leave) in [(NackReason::NoResource, true), (NackReason::Trimmed, false)] {
+            let mut sender = sender(5);
+            nack(&mut sender, 3, reason);
+            assert_eq!(send(&mut sender, RTT, 0).is_ok(), may_leave, "{reason:?}");
+            assert!(send(&mut sender, RTT, 4).is_err());
+        }
     }
 
     #[test]
