@@ -268,12 +268,10 @@ impl Qp {
         Wakes::CWND
     }
 
-    /// The queue pair whose turn it is in this list sends nothing. If a shared window is the cause, it waits for that.
+    /// The queue pair whose turn it is in this list has no room in its window. If it shares that, it waits for it.
     #[cold]
     pub(super) fn park_on_shared_cwnd(&mut self, cx: &mut Cx, class: TxClass) {
-        if let Cwnd::Shared(index) = self.cwnd
-            && self.requester.has_work()
-        {
+        if let Cwnd::Shared(index) = self.cwnd {
             // If its turn to retransmit yields nothing, its turn for new data may still come.
             let new = &mut self.tx_slots[TxClass::New as usize];
             if class == TxClass::New || !new.listed {

@@ -250,18 +250,16 @@ impl Qp {
     #[cold]
     fn held_back(&mut self, cx: &mut Cx, class: TxClass, now: Time) -> Turn {
         cx.cwnds.now = now;
-        let mut turn = Turn::Idle;
-        if self.requester.has_work() {
-            if self.paths.usable_planes().0 == 0 {
-                return Turn::Idle;
-            }
-            self.pace_at = self.cwnd.get(&cx.cwnds).opens_at(now);
-            if self.pace_at != Time::NEVER {
-                turn = Turn::Paced;
-            }
+        let usable = self.paths.usable_planes().0;
+        let open = self.requester.open_planes(self.cwnd.get(&cx.cwnds), now).0;
+        // If the window has room, something else holds the packets back. A queue pair that waited for a shared window
+        // would be listed again at once, for ever.
+        if usable == 0 || open & usable != 0 || !self.requester.has_work() {
+            return Turn::Idle;
         }
+        self.pace_at = self.cwnd.get(&cx.cwnds).opens_at(now);
         self.park_on_shared_cwnd(cx, class);
-        turn
+        if self.pace_at == Time::NEVER { Turn::Idle } else { Turn::Paced }
     }
 
     /// Takes back a data packet that did not leave because a queue of this host was full, and what was counted for it.

@@ -102,18 +102,19 @@ impl Requester {
             && (!entry.is_fetch() || open < usize::from(self.setup.max_rd_atomic))
     }
 
-    /// Whether a response waits behind messages that a limit holds back.
+    /// Whether a response waits behind messages that a limit holds back, none of which has begun.
     #[inline]
     pub(super) fn response_waits(&self) -> bool {
-        self.limited && self.queue.newest_response() > self.next
+        self.limited
+            && self.queue.newest_response() > self.next
+            && self.queue.sending().is_none_or(|entry| entry.first >= self.next)
     }
 
     /// If a limit holds the next message back, lets the next response go before it. Returns whether a packet may be sent
     /// now.
     #[cold]
     pub(crate) fn promotes_response(&mut self) -> bool {
-        let begun = self.queue.sending().is_some_and(|entry| entry.first < self.next);
-        if !self.response_waits() || begun {
+        if !self.response_waits() {
             return false;
         }
         self.queue.promote_response();

@@ -101,12 +101,9 @@ impl Requester {
             let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
             return (self.probe_pending && !opens).then_some((seq, kind));
         }
-        if self.lost_count > 0 && self.is_paused() {
-            return None;
-        }
-        if self.probe_pending
-            && let Some(seq) = self.probe_target()
-        {
+        // While the peer is not ready for the oldest packets, only responses may leave.
+        let asks = self.probe_pending && !(self.lost_count > 0 && self.is_paused());
+        if asks && let Some(seq) = self.probe_target() {
             if !self.new_asked && open && self.new_packet_fits() {
                 return Some((self.next, SendKind::New));
             }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use spindrift::congestion::CcConfig;
 use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit};
 use spindrift::memory::{Access, MrKey, Region};
 use spindrift::path::PathConfig;
@@ -58,8 +59,14 @@ impl Pair {
             let key = endpoint.register(pd, Arc::clone(&region), all).unwrap();
             region.fill(0, HALF as usize, 0x41 + node as u8).unwrap();
             let path = PathConfig { active: 8, ..PathConfig::new(2) };
+            // A queue pair that shares its window waits in a queue for it.
+            let cc = match seed % 2 {
+                0 => CcConfig::none(),
+                _ => CcConfig { shared: true, ..CcConfig::new(100_000_000_000, 20_000, MTU) },
+            };
             let init = QpInit {
                 path,
+                cc,
                 max_mtu: MTU,
                 max_dest_rd_atomic: max_rd_atomic,
                 ..QpInit::new(pd, CqId(0), CqId(1))

@@ -81,7 +81,7 @@ impl Bench {
         assert_eq!(r.on_sack(now, &seth, &mut env), AckOutcome::Used);
     }
 
-    fn refuse(&mut self, seq: u64, reason: NackReason) {
+    pub(super) fn refuse(&mut self, seq: u64, reason: NackReason) {
         let nack = Neth {
             nack_psn: self.r.psn(seq),
             reason: reason.into(),
