@@ -179,6 +179,8 @@ impl Plan {
             Extensions::ATOMIC,
         ];
         let late = rng.one_in(7);
+        // Not in all, because recovery is not judged where a request waits for a response.
+        let fetches = rng.one_in(2);
         for ends in &mut self.pairs {
             for end in ends.iter_mut() {
                 let some = NAMED.into_iter().filter(|_| rng.one_in(2));
@@ -194,8 +196,16 @@ impl Plan {
                     sends: if agreed.contains(Extensions::SEND) { sends } else { 0 },
                     empty: rng.pick(&[0, 0, 1_000]),
                     empty_writes: agreed.contains(Extensions::EMPTY_MESSAGES),
-                    reads: if agreed.contains(Extensions::READ) { rng.pick(&[0, 2_000, 7_000]) } else { 0 },
-                    atomics: if agreed.contains(Extensions::ATOMIC) { rng.pick(&[0, 0, 3_000]) } else { 0 },
+                    reads: if fetches && agreed.contains(Extensions::READ) {
+                        rng.pick(&[0, 2_000, 7_000])
+                    } else {
+                        0
+                    },
+                    atomics: if fetches && agreed.contains(Extensions::ATOMIC) {
+                        rng.pick(&[0, 0, 3_000])
+                    } else {
+                        0
+                    },
                     fault: None,
                 };
                 let (from, starves) = (rng.below(4), rng.one_in(2));

@@ -121,7 +121,7 @@ impl Reached {
             ("more than 4,096 packets in flight", self.wide, 30),
             ("nothing lost", self.fair, 15),
             ("a dead path", self.dead_path, 3),
-            ("a bound on repair", self.timed, 40),
+            ("a bound on repair", self.timed, 33),
             ("a full queue of the host", self.full_host, 35),
             ("a NACK", self.nack, 8),
             ("a tail probe", self.tail_probe, 30),

@@ -151,7 +151,8 @@ impl Writer {
         let Kinds { reads, atomics, .. } = self.work.kinds;
         let fences = self.work.kinds.fetches() && apart.one_in(4);
         let kind = apart.below(10_000);
-        if kind < u64::from(reads + atomics) {
+        let is_long = self.work.long > 0 && self.ledger.tally.posted == 0;
+        if kind < u64::from(reads + atomics) && !is_long {
             return self.next_fetch(wr_id, kind >= u64::from(reads), fences, apart);
         }
         let (message, receive) = self.next_message(wr_id, fences)?;
