@@ -436,11 +436,13 @@ impl Requester {
             holes &= holes - 1;
             self.judge_hole(seq, &evidence, now, env);
         }
+        // The oldest gap and the gaps that the SACK covers need no timer, but others do.
+        let others = report.base > self.una + 1 || covered < self.reported.max(self.overtaken);
         if now >= self.loss_check_at {
             self.scan_overdue(report.lists_all, now, env);
-        } else if self.loss_check_at == Time::NEVER {
-            // The oldest gap and the gaps that the SACK covers need no timer, but gaps between them may.
-            self.loss_check_at = now.after(evidence.rtt_ns / Self::CHECKS_PER_RTT);
+        } else if others || self.loss_check_at == Time::NEVER {
+            let check_at = now.after(evidence.rtt_ns / Self::CHECKS_PER_RTT);
+            self.loss_check_at = self.loss_check_at.min(check_at);
         }
     }
 

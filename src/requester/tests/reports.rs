@@ -359,3 +359,29 @@ fn a_tail_probe_after_an_ack_repeats_no_packet_that_was_reported() {
     });
     assert_eq!(probe.take(4).flatten().next(), Some((4, SendKind::Probe)));
 }
+
+/// Gaps before those that a SACK covers are searched for a quarter of a round trip after it, even if one that it covers is
+/// only overdue much later.
+#[test]
+fn a_gap_that_no_sack_covers_does_not_wait_for_one_that_is() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(100, SendOp::Write);
+    for seq in 0..80 {
+        assert_eq!(bench.send(), Some((seq, SendKind::New)));
+    }
+    bench.acknowledge(1, false);
+    let rtt_ns = bench.r.rtt.fair_ns();
+    bench.r.reordering = Reordering::assumed(1_000_000);
+    bench.now = bench.now.after(10_000_000);
+    for seq in 80..84 {
+        assert_eq!(bench.send(), Some((seq, SendKind::New)));
+    }
+    // Packets 1 to 79 are long overdue. Of the last four, 83 has arrived and the others are late.
+    bench.now = bench.now.after(rtt_ns);
+    let answered = record(&bench, 83);
+    report(&mut bench, 1, &[], answered, |seth| (seth.sack_offset, seth.bitmap) = (80, 0b1000));
+    assert_eq!(bench.r.lost.next_set(2, 80), None, "not covered");
+    assert!(bench.r.loss_check_at <= bench.now.after(rtt_ns / 4));
+    bench.time_passes();
+    assert!((2..80).all(|seq| bench.r.lost.test(seq)));
+}

@@ -222,19 +222,26 @@ impl Case {
 
     /// How long after the network has healed all work may take, if that is so many bytes. Applications post until then, for up to twice as
     /// long as the network took to heal; silence has at most doubled the wait for a tail probe. Whatever is left is sent over one of the
-    /// slowest links with a quarter of its rate, and no faster than a round trip for each send queue full of requests.
+    /// slowest links with a quarter of its rate, and no faster than a round trip for each send queue full of requests, or a few for the
+    /// fetches that may be in flight together.
     pub(super) fn recovery_ns(&self, bytes: u64) -> u64 {
         let ways = self.flows.iter().flat_map(|FlowPlan { ends: [a, b], .. }| [(a, b), (b, a)]);
+        let floor_ns = self.hosts.iter().map(|host| host.tail_probe_floor_ns).max().unwrap_or(0);
+        let rounds = ways.map(|(from, to)| {
+            // A few fetches at a time may each lose a part of the response in short queues, and the end of it, too.
+            let of_each =
+                if from.extended().kinds.fetches() { 8 * self.rtt_ns() + floor_ns } else { self.rtt_ns() };
+            from.messages.div_ceil(from.in_flight(to)) * of_each
+        });
         // A response waits for what its side has begun to send, so both sides of a queue pair may wait in turn.
-        let rounds = ways.map(|(from, to)| from.messages.div_ceil(from.in_flight(to)));
         let waits = self.flows.iter().map(|FlowPlan { ends: [a, b], .. }| a.waits_ns() + b.waits_ns());
         let rate_bps = self.fabric.trunk_rate_bps.min(self.fabric.host_rate_bps).max(1);
         let sending_ns = u128::from(bytes) * 4 * 8_000_000_000 / u128::from(rate_bps);
-        let floor_ns = self.hosts.iter().map(|host| host.tail_probe_floor_ns).max().unwrap_or(0);
         3 * self.heal_at.0
             + sending_ns as u64
             + 2 * (self.timeout_ns() + floor_ns)
-            + (20 + rounds.max().unwrap_or(0)) * self.rtt_ns()
+            + 20 * self.rtt_ns()
+            + rounds.max().unwrap_or(0)
             + waits.max().unwrap_or(0)
     }
 }

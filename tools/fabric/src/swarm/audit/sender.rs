@@ -134,10 +134,15 @@ impl Sender {
         let is_over = |of: u16| number.wrapping_sub(of) < 1 << 15;
         let end = sent.iter().filter(|(of, _)| is_over(**of)).map(|(_, at)| at + 1).max();
         sent.retain(|of, _| !is_over(*of));
-        let Some(told) = end.and_then(|end| self.all.get(self.fetched..end)) else { return };
+        if end.is_some_and(|end| end > self.fetched) {
+            // Progress, if the requester was told; but its silence is not counted from here.
+            self.probes = 0;
+        }
+        self.fetched = self.fetched.max(end.unwrap_or(0));
+        // Their last copies may be those that arrived, so what left before them may be lost.
+        let told = self.all.get(self.una..self.fetched).unwrap_or_default();
         let newest = told.iter().map(|sent| sent.order).max();
         self.newest_repeat = self.newest_repeat.max(newest.unwrap_or(0));
-        self.fetched += told.len();
         self.advance();
     }
 
