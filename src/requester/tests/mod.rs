@@ -266,8 +266,13 @@ fn new_data_takes_the_place_of_a_tail_probe_once() {
         assert_eq!(bench.send(), Some((seq, SendKind::New)));
         assert!(!bench.asked);
     }
+    let proven_but = |bench: &Bench| bench.r.path_hint(2, SendKind::New).proven_but;
+    assert_eq!(proven_but(&bench), None);
     bench.time_passes();
+    // Like the first probe of a silence, it takes a path that is known to work, and not that of the oldest packet.
+    assert_eq!(proven_but(&bench), Some(EvId(bench.r.records.get(0).ev)));
     assert_eq!((bench.send(), bench.asked), (Some((2, SendKind::New)), true));
+    assert_eq!(proven_but(&bench), None);
     assert!(!bench.r.has_retransmissions());
     assert_eq!((bench.send(), bench.asked), (Some((3, SendKind::New)), false), "nothing is due now");
     // No acknowledgement comes.
