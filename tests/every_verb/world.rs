@@ -107,7 +107,7 @@ struct Memories {
     /// What this end sends and writes.
     source: Memory,
     /// What the peer reads; nobody changes it.
-    library: Memory,
+    readable: Memory,
     /// A place for each write of the peer.
     cells: Memory,
     /// Counters that the peer changes.
@@ -220,7 +220,7 @@ impl Planner<'_> {
             }
             4..=6 => {
                 let at = self.rng.below((REQUESTS * SLOT - len) as u64 + 1) as usize;
-                let (remote, bytes) = (self.theirs.library.remote(at), self.theirs.library.bytes(at, len));
+                let (remote, bytes) = (self.theirs.readable.remote(at), self.theirs.readable.bytes(at, len));
                 self.fetch(SendWr { op: SendOp::Read, remote, ..base }, len, Expect::Bytes(bytes))
             }
             _ => self.atomic(base),
@@ -268,13 +268,13 @@ impl Memories {
         let mut memory = |access| Memory::new(net, node, pd, len, access);
         let all = Self {
             source: memory(Access::LOCAL_READ),
-            library: memory(Access::REMOTE_READ),
+            readable: memory(Access::REMOTE_READ),
             cells: memory(Access::REMOTE_WRITE | Access::REMOTE_READ),
             counters: memory(Access::REMOTE_ATOMIC),
             landing: memory(Access::LOCAL_WRITE),
             buffers: memory(Access::LOCAL_WRITE),
         };
-        all.library.region.write_at(0, &rng.bytes(len)).unwrap();
+        all.readable.region.write_at(0, &rng.bytes(len)).unwrap();
         for filled in [&all.landing, &all.buffers, &all.cells] {
             filled.region.fill(0, len, FILL).unwrap();
         }
@@ -566,8 +566,8 @@ impl World {
         // Nothing is pinned any more, so that all memory can be given back.
         self.net.run_for(1_000_000_000);
         for (node, memories) in self.memories.iter().enumerate() {
-            let Memories { source, library, cells, counters, landing, buffers } = memories;
-            for memory in [source, library, cells, counters, landing, buffers] {
+            let Memories { source, readable, cells, counters, landing, buffers } = memories;
+            for memory in [source, readable, cells, counters, landing, buffers] {
                 let uses = self.net.endpoint(node).memory().uses(memory.key.lkey);
                 assert_eq!(uses, 0, "node {node}");
             }

@@ -126,13 +126,19 @@ fn a_request_acknowledges_old_responses() {
     assert!(!bench.respond(3, 2));
 }
 
+/// A bench whose SEND of so many packets has begun with this one. The peer was not ready for it.
+fn refused(packets: u32, first: Opcode) -> Bench {
+    let mut bench = Bench::new(|setup| (setup.max_rd_atomic, setup.rnr_retry) = (4, Some(7)));
+    bench.post(packets, SendOp::Send);
+    assert_eq!(bench.leaves(), Some((first, 0)));
+    bench.refuse(0, NackReason::NoResource);
+    bench
+}
+
 /// Only what needs a receive work request waits for one: the refused message, and new work requests.
 #[test]
 fn responses_leave_while_the_peer_is_not_ready() {
-    let mut bench = Bench::new(|setup| (setup.max_rd_atomic, setup.rnr_retry) = (4, Some(7)));
-    bench.post(1, SendOp::Send);
-    assert_eq!(bench.leaves(), Some((Opcode::SendOnly, 0)));
-    bench.refuse(0, NackReason::NoResource);
+    let mut bench = refused(1, Opcode::SendOnly);
     bench.post(1, SendOp::Write);
     assert!(bench.r.lost_count == 1 && !bench.r.has_work());
     assert_eq!(bench.leaves(), None);
@@ -148,10 +154,7 @@ fn responses_leave_while_the_peer_is_not_ready() {
 /// A message that has begun holds responses back, because they have PSNs after its own.
 #[test]
 fn a_message_that_has_begun_and_waits_holds_responses_back() {
-    let mut bench = Bench::new(|setup| (setup.max_rd_atomic, setup.rnr_retry) = (4, Some(7)));
-    bench.post(3, SendOp::Send);
-    assert_eq!(bench.leaves(), Some((Opcode::SendFirst, 0)));
-    bench.refuse(0, NackReason::NoResource);
+    let mut bench = refused(3, Opcode::SendFirst);
     assert!(bench.respond(0, 4));
     assert!(!bench.r.has_work(), "nothing may leave, whatever room congestion control has");
     assert_eq!(bench.leaves(), None);
