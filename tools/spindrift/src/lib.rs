@@ -62,6 +62,8 @@ enum Command {
     AtomicBw(remote::Benchmark<remote::AtomicOptions>),
     /// Latency of atomic operations (a round trip) between two hosts or two processes
     AtomicLat(remote::Benchmark<remote::AtomicOptions>),
+    /// Bandwidth of a mix of operations between two hosts or two processes; compares each message
+    MixBw(remote::Benchmark<remote::MixOptions>),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
@@ -120,6 +122,7 @@ fn run(command: &Command) -> Result<()> {
         Command::SendBw(args) | Command::SendLat(args) => Some(args.verbosity()),
         Command::ReadBw(args) | Command::ReadLat(args) => Some(args.verbosity()),
         Command::AtomicBw(args) | Command::AtomicLat(args) => Some(args.verbosity()),
+        Command::MixBw(args) => Some(args.verbosity()),
         Command::Pump(args) => Some(args.verbosity()),
         Command::Ports(args) => Some(args.verbosity()),
         // The first has its own `-v`, about packets; in the others the transport does nothing.
@@ -141,6 +144,7 @@ fn run(command: &Command) -> Result<()> {
         Command::ReadLat(args) => args.latency(),
         Command::AtomicBw(args) => args.bandwidth(),
         Command::AtomicLat(args) => args.latency(),
+        Command::MixBw(args) => args.bandwidth(),
         Command::Pump(args) => pump::run(args),
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),

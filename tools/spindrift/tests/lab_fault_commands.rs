@@ -56,7 +56,7 @@ fn faults_end_by_themselves() {
 
     // Ctrl-C ends it, and so does a terminal that is closed.
     lab.ok(&["fault", "h2:p0-t0-0", "loss=1%"]);
-    for name in ["-INT", "-TERM", "-HUP"] {
+    for name in support::ending_signals() {
         let (mut child, mut lines) = start(&lab, &["h2:p0-t0-0", "blackhole", "--for", "1h"]);
         assert!(lines.next().unwrap().ends_with(" s  h2:p0-t0-0: blackhole"));
         assert_eq!(lab.named(), ["h2:p0-t0-0 loss=1%", "h2:p0-t0-0 blackhole"]);

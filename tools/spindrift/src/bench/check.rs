@@ -65,17 +65,23 @@ pub(super) fn check_atomic_size(config: &Config, args: &RunArgs) -> Result<()> {
 pub(crate) fn check_work(settings: &Settings) -> Result<()> {
     let (work, offered) = (settings.work, settings.extensions);
     in_range("--outs", work.outs.into(), &(1..=u8::MAX.into()))?;
-    if work.srq && !work.operation.takes_receive() {
+    if work.srq && !work.operations.takes_receive() {
         return Err(usage(format!(
             "--srq: {} take no receive work request; leave it out, or use operations that do",
-            work.operation.plural()
+            work.operations.plural()
         )));
     }
-    let needed = work.operation.extensions();
+    if work.shares_buffers() && work.operations.any(|operation| operation.verb() == Verb::Write) {
+        return Err(usage(format!(
+            "--srq: in the mix {} RDMA writes may go to a buffer that is posted; leave it out, or mix no writes with SENDs",
+            work.operations
+        )));
+    }
+    let needed = work.operations.extensions();
     if let Some(name) = needed.names().find(|&name| !offered.names().any(|offered| offered == name)) {
         return Err(usage(format!(
             "--extensions {offered}: {} need the extension {name}; add it, or leave the option out",
-            work.operation.plural()
+            work.operations.plural()
         )));
     }
     Ok(())
@@ -321,8 +327,8 @@ pub(crate) fn check_latency(settings: &Settings, args: &RunArgs, what: &str) -> 
         return Err(usage(format!("{name} {}: {what} uses one lane; leave it out", settings.lanes)));
     }
     if args.verify.is_some() {
-        let sees = match settings.work.operation.verb() {
-            Verb::Write | Verb::Send => "the last byte of each message only",
+        let sees = match settings.work.operations.verb() {
+            Verb::Write | Verb::Send | Verb::Mix => "the last byte of each message only",
             Verb::Read => "the last byte of each message, and all of the last message",
             Verb::Atomic => "every result",
         };

@@ -57,6 +57,21 @@ pub(crate) fn completions(settings: &Settings) -> Result<u32> {
     }
 }
 
+/// The memory of the other side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub(crate) target: RemoteMr,
+    /// If it is read.
+    pub(crate) source: Option<RemoteMr>,
+}
+
+impl Far {
+    /// That which an operation names.
+    pub(crate) fn named(&self, operation: Operation) -> RemoteMr {
+        self.source.filter(|_| operation == Operation::Read).unwrap_or(self.target)
+    }
+}
+
 /// Everything between an application and its ports. The fields go in the order in which they must end.
 pub(crate) struct Side {
     pub(crate) qps: Vec<Qp>,
@@ -101,7 +116,7 @@ impl Side {
             pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
         };
         let work = settings.work;
-        let [from, to] = work.operation.access();
+        let [from, to] = work.operations.access();
         let (source, target) = (register(from)?, register(to)?);
         let buffers = settings.receives().saturating_mul(settings.qps as u32);
         let srq = work.srq.then(|| context.create_srq(buffers)).transpose();
@@ -137,8 +152,8 @@ impl Side {
     pub(crate) fn offer(&self) -> Result<Offer> {
         let qps = self.qps.iter().map(Qp::info).collect::<Result<_, _>>()?;
         let mut memory = vec![self.target.remote()];
-        // A peer that reads needs both: its path check writes.
-        if self.work.operation == Operation::Read {
+        // Behind the target: the peer's path check writes to the first.
+        if self.work.operations.has_reads() {
             memory.push(self.source.remote());
         }
         Ok(Offer { qps, memory, app: String::new() })
@@ -163,8 +178,11 @@ impl Side {
     }
 
     /// What the peer's operations name.
-    pub(crate) fn remote(&self) -> RemoteMr {
-        if self.work.operation == Operation::Read { self.source.remote() } else { self.target.remote() }
+    pub(crate) fn remote(&self) -> Far {
+        Far {
+            target: self.target.remote(),
+            source: self.work.operations.has_reads().then(|| self.source.remote()),
+        }
     }
 
     /// Everything that was counted, for people: name and value, without what is 0.

@@ -3,6 +3,8 @@
 //! Each queue pair has a number of slots in the target memory, and as many in the source. Write number *w*
 //! goes to slot *w* mod *slots*. On each lap over the slots it comes from another slot of the source, so that
 //! the bytes of an earlier lap are wrong bytes. No two writes in flight share a slot of the target.
+//!
+//! Behind each slot there may be a cell for atomic operations: a queue pair's counter, or the result of an operation.
 
 use std::ops::Range;
 
@@ -75,6 +77,8 @@ pub(crate) struct Layout {
     pub(crate) qps: usize,
     pub(crate) slots: u64,
     stride: u64,
+    /// From a slot's start to its cell, if there are cells.
+    cell: Option<u64>,
 }
 
 /// A byte of the target that is not what it should be.
@@ -87,6 +91,15 @@ pub(crate) struct Mismatch {
 impl Layout {
     /// Slots for writes of `size` bytes on `qps` queue pairs with up to `depth` writes in flight on each.
     pub(crate) fn new(size: u64, qps: usize, depth: u32) -> Result<Self> {
+        Self::build(size, qps, depth, false)
+    }
+
+    /// As [`Layout::new`], with a cell behind each slot.
+    pub(crate) fn with_cells(size: u64, qps: usize, depth: u32) -> Result<Self> {
+        Self::build(size, qps, depth, true)
+    }
+
+    fn build(size: u64, qps: usize, depth: u32, has_cells: bool) -> Result<Self> {
         let Ok(size_32) = u32::try_from(size) else {
             bail!("{}: an MRC message has at most 4294967295 bytes", format_size(size));
         };
@@ -96,9 +109,10 @@ impl Layout {
         if qps == 0 {
             bail!("{}: give at least 1 queue pair", format_size(size));
         }
-        let stride = size.next_multiple_of(ALIGN);
+        let room = size.next_multiple_of(ALIGN);
+        let (stride, cell) = if has_cells { (room + ALIGN, Some(room)) } else { (room, None) };
         let slots = (BUDGET / (stride * qps as u64)).min(depth.into()).max(2);
-        let layout = Self { size: size_32, qps, slots, stride };
+        let layout = Self { size: size_32, qps, slots, stride, cell };
         if layout.footprint() > LIMIT {
             bail!(
                 "{}: {qps} queue pairs with writes of that size need {} on each side, more than {}; use a smaller size or fewer queue pairs",
@@ -125,9 +139,17 @@ impl Layout {
         self.footprint() as usize + GUARD
     }
 
-    /// Gives the place of a slot the bytes of one that nothing was written to.
-    pub(crate) fn wipe(&self, target: &Region, qp: usize, slot: u64) -> Result<()> {
-        Ok(target.fill(self.at(qp, slot), self.size as usize, UNTOUCHED)?)
+    /// Gives a slot's cell the bytes of memory that nothing was written to.
+    pub(crate) fn wipe_cell(&self, target: &Region, qp: usize, slot: u64) -> Result<()> {
+        Ok(target.fill(self.cell(qp, slot), Self::CELL_LEN as usize, UNTOUCHED)?)
+    }
+
+    /// Bytes of a cell that are used.
+    pub(crate) const CELL_LEN: u32 = 8;
+
+    /// Where the cell of message number `number` of a queue pair is. Without cells, where the slot is.
+    pub(crate) fn cell(&self, qp: usize, number: u64) -> usize {
+        self.target(qp, number) + self.cell.unwrap_or_default() as usize
     }
 
     fn at(&self, qp: usize, slot: u64) -> usize {
@@ -190,29 +212,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Of complete writes of each queue pair, those that no later one has replaced: what [`Layout::check`] compares.
-    pub(crate) fn last_writes(&self, writes: &[u64]) -> u64 {
-        writes.iter().map(|&writes| writes.min(self.slots)).sum()
-    }
-
-    /// Compares the whole target, gaps and the bytes behind it included, with what `writes` (complete writes
-    /// of each queue pair) of the pattern leave there. `pattern` gives its bytes from an offset on.
+    /// Compares the whole target, gaps and the bytes behind it included, with what must be there: `content` says for each slot from
+    /// which offset of the pattern its bytes are. `pattern` gives its bytes from an offset on.
     pub(crate) fn check(
-        &self,
-        target: &Region,
-        pattern: &dyn Fn(usize, &mut [u8]) -> Result<()>,
-        writes: &[u64],
-        tick: Tick<'_>,
-    ) -> Result<Option<Mismatch>> {
-        let content = |qp: usize, slot| {
-            let writes = writes.get(qp).copied().unwrap_or_default();
-            last_write_to(slot, self.slots, writes).map(|write| self.source(qp, write))
-        };
-        self.check_slots(target, pattern, &content, tick)
-    }
-
-    /// As [`Layout::check`], where `content` says for each slot from which offset of the pattern its bytes are.
-    pub(crate) fn check_slots(
         &self,
         target: &Region,
         pattern: &dyn Fn(usize, &mut [u8]) -> Result<()>,
@@ -298,7 +300,7 @@ impl Layout {
 }
 
 /// Of writes 0 to `writes` - 1, the last that goes to `slot`.
-fn last_write_to(slot: u64, slots: u64, writes: u64) -> Option<u64> {
+pub(crate) fn last_write_to(slot: u64, slots: u64, writes: u64) -> Option<u64> {
     let laps = writes.checked_sub(slot + 1)? / slots;
     Some(laps * slots + slot)
 }
@@ -371,17 +373,19 @@ mod tests {
         assert_eq!(ticks.get(), 2, "20 MiB each");
         let from = layout.source(0, 0);
         target.write_at(0, &pattern[from..from + layout.size as usize]).unwrap();
-        assert_eq!(layout.check(&target, &bytes_of(&pattern), &[1], &mut tick).unwrap(), None);
+        let content = |_, slot| last_write_to(slot, layout.slots, 1).map(|write| layout.source(0, write));
+        let check = |tick: Tick<'_>| layout.check(&target, &bytes_of(&pattern), &content, tick);
+        assert_eq!(check(&mut tick).unwrap(), None);
         for offset in [BLOCK - 1, BLOCK, layout.size as usize - 1, layout.size as usize, layout.memory() - 1]
         {
             let byte = target.load(offset).unwrap();
             target.store(offset, byte ^ 1).unwrap();
-            let found = layout.check(&target, &bytes_of(&pattern), &[1], &mut tick).unwrap();
+            let found = check(&mut tick).unwrap();
             assert_eq!(found.map(|m| m.offset), Some(offset));
             target.store(offset, byte).unwrap();
         }
         let mut over = || bail!("over");
-        assert!(layout.check(&target, &bytes_of(&pattern), &[1], &mut over).is_err());
+        assert!(check(&mut over).is_err());
         assert!(layout.fill(&source, 9, &mut over).is_err());
         assert!(layout.clear(&target, &mut over).is_err());
     }
@@ -394,8 +398,12 @@ mod tests {
         let target = Region::alloc(layout.memory()).unwrap();
         let mut tick = || Ok(());
         layout.clear(&target, &mut tick).unwrap();
-        let mut check =
-            |writes: &[u64]| layout.check(&target, &bytes_of(&pattern), writes, &mut tick).unwrap();
+        let mut check = |writes: &[u64]| {
+            let content = |qp: usize, slot| {
+                last_write_to(slot, layout.slots, writes[qp]).map(|write| layout.source(qp, write))
+            };
+            layout.check(&target, &bytes_of(&pattern), &content, &mut tick).unwrap()
+        };
         assert_eq!(check(&[0, 0]), None);
         let put = |qp, write| {
             let from = layout.source(qp, write);

@@ -454,7 +454,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::bench::contents::Contents;
     use crate::bench::layout::bytes_of;
+    use crate::bench::mix::Mix;
+    use crate::bench::operation::Operation;
 
     /// Every byte gets to its place, whatever the size, the number of rings and the lanes are.
     #[test]
@@ -477,8 +480,9 @@ mod tests {
             let writes = 41;
             let pumped = pump.pump(End::Writes(writes)).unwrap();
             assert_eq!(pumped.bytes, size * writes * qps as u64, "size {size}");
-            let writes = vec![writes; qps];
-            let found = layout.check(&pump.target, &bytes_of(&pattern), &writes, &mut || Ok(()));
+            let contents = Contents { layout, operations: Mix::One(Operation::Write), seed: 3 };
+            let (pattern, writes) = (bytes_of(&pattern), vec![writes; qps]);
+            let found = contents.check_there(&pump.target, &pattern, &writes, None, &mut || Ok(()));
             assert_eq!(found.unwrap(), None, "size {size}");
         }
     }

@@ -2,12 +2,13 @@
 
 pub(crate) mod baseline;
 pub(crate) mod check;
-pub(crate) mod counters;
+pub(crate) mod contents;
 pub(crate) mod endpoint_setup;
 pub(crate) mod evs;
 pub(crate) mod findings;
 pub(crate) mod layout;
 pub(crate) mod loopback_pump;
+pub(crate) mod mix;
 pub(crate) mod nic;
 pub(crate) mod operation;
 pub(crate) mod options;

@@ -14,7 +14,7 @@ use spindrift_pmd::fault::FaultPlan;
 
 use super::check::{check, check_atomic_size, parse_faults, retry};
 use super::evs::EvLists;
-use super::operation::Work;
+use super::operation::{Operation, Work};
 use super::pin::WaitName;
 use crate::config::{CcName, Config, EntropyName, PathSet};
 use crate::driver::Driver;
@@ -91,7 +91,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) backup_evs: Option<u16>,
     /// Which messages are compared with the expected contents of memory [default: last, or every for atomic
-    /// operations]
+    /// operations and mixes]
     #[arg(long, value_enum)]
     pub(crate) verify: Option<Verify>,
     /// Extensions of MRC to offer to the peer: names such as send,rnr,read,atomic, or none [default: all]
@@ -231,7 +231,7 @@ impl Settings {
         let run = &config.run;
         let work = defaults.work;
         let mut size = if args.all { None } else { args.size.or(run.size).or(defaults.size) };
-        if work.operation.is_atomic() {
+        if work.operations.only().is_some_and(Operation::is_atomic) {
             check_atomic_size(&config, args)?;
             size = Some(8);
         }
@@ -256,7 +256,7 @@ impl Settings {
             qps: args.qp.or(run.qps).unwrap_or(1) as usize,
             lanes: args.lanes.or(config.nic.lanes).unwrap_or(1),
             tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
-            verify: work.verify(args.verify.unwrap_or_default()),
+            verify: work.verify(args.verify),
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::Auto),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
@@ -383,7 +383,7 @@ impl Settings {
     /// Those of a short run where nobody says anything.
     pub(crate) fn of_test(port: &'static Driver) -> Self {
         let (size, amount) = (Some(2), Amount::Iterations(1));
-        let work = Work::of(super::operation::Operation::Write);
+        let work = Work::of(Operation::Write);
         let defaults = Defaults { port, work, size, amount, seed: None, tx_depth: 1 };
         Self::new(&RunArgs::default(), None, &defaults).unwrap()
     }

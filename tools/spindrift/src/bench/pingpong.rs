@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
 use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
-use spindrift_exchange::RemoteMr;
 
-use super::endpoint_setup::{Side, has_arrived};
+use super::contents::Contents;
+use super::endpoint_setup::{Far, Side, has_arrived};
 use super::layout::Layout;
-use super::operation::{Operation, counter};
+use super::mix::Mix;
+use super::operation::Operation;
 use super::pin::{Idle, cpu_time};
 use super::preemption::Preemption;
 use super::report::explain;
@@ -68,7 +69,9 @@ impl Game {
 /// arrive in any order, so it carries an immediate, which says that all of it is there.
 pub(crate) struct Player<'a> {
     side: &'a mut Side,
-    game: Game,
+    /// All rounds of the game.
+    all: u64,
+    contents: Contents,
     local: Sge,
     remote: RemoteAddr,
     operation: Operation,
@@ -89,26 +92,26 @@ pub(crate) struct Player<'a> {
 
 impl<'a> Player<'a> {
     /// Gets ready; the peer may send once this has returned.
-    pub(crate) fn new(
-        side: &'a mut Side,
-        game: Game,
-        remote: RemoteMr,
-        mtu: u32,
-        idle: Idle,
-    ) -> Result<Self> {
-        let size = game.layout.size;
-        let operation = match side.work.operation {
+    pub(crate) fn new(side: &'a mut Side, game: Game, far: &Far, mtu: u32, idle: Idle) -> Result<Self> {
+        let Game { layout, seed, .. } = game;
+        let size = layout.size;
+        let operation = match side.work.operations.only().context("a ping-pong has one operation")? {
             Operation::Write if size > mtu => Operation::WriteImm,
             operation => operation,
         };
+        // Always the first slot's memory: the number of a round decides on the operation alone.
+        let contents = Contents { layout, operations: Mix::One(operation), seed };
+        let first = contents.request(0, 0);
         let local = if operation.is_fetch() { &side.target } else { &side.source };
-        let local = local.sge(0, size)?;
-        let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
+        let local = local.sge(first.local, first.len)?;
+        let remote =
+            far.named(operation).at(first.remote as u64, first.len.into()).context("the peer's memory")?;
         side.target.region().store(size as usize - 1, 0)?;
         let start = Instant::now();
         let mut player = Self {
             side,
-            game,
+            all: game.all(),
+            contents,
             local,
             remote,
             operation,
@@ -129,7 +132,7 @@ impl<'a> Player<'a> {
 
     /// Posts a receive, if there is one more message to come: the next size has others.
     fn expect_one(&mut self) -> Result<()> {
-        if self.expected == self.game.all() {
+        if self.expected == self.all {
             return Ok(());
         }
         let local = if self.operation.fills_receive() {
@@ -159,9 +162,7 @@ impl<'a> Player<'a> {
 
     /// Sends this round's message.
     pub(crate) fn send(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
-        let Game { layout, seed, .. } = &self.game;
-        // Always at the first slot: its number decides on the operation alone.
-        let (op, ..) = self.operation.request(layout, *seed, 0, round);
+        let op = self.contents.request(0, round).op;
         match op {
             SendOp::Read => {
                 let stale = !self.side.source.region().load(self.last())?;
@@ -283,14 +284,13 @@ impl<'a> Player<'a> {
     /// Compares what the wait for a round has left in memory.
     fn compare(&self, round: u64) -> Result<()> {
         let Side { source, target, .. } = &*self.side;
-        let Game { layout, seed, .. } = &self.game;
         let is_right = match self.operation {
             // Seen by its last byte.
             Operation::Write => true,
             Operation::Read => target.region().load(self.last())? == source.region().load(self.last())?,
             operation if operation.is_atomic() => {
-                let found = target.region().load_u64(layout.target(0, 0))?;
-                found == counter(*seed, 0, round)
+                let found = target.region().load_u64(self.contents.layout.cell(0, 0))?;
+                found == self.contents.counter(0, round)
             }
             _ => target.region().load(self.last())? == Self::marker(round),
         };
@@ -304,7 +304,9 @@ impl<'a> Player<'a> {
     fn compare_last(&self) -> Result<()> {
         let Side { source, target, .. } = &*self.side;
         let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-        if self.operation == Operation::Read && !self.game.layout.holds(target.region(), &pattern, (0, 0))? {
+        if self.operation == Operation::Read
+            && !self.contents.layout.holds(target.region(), &pattern, (0, 0))?
+        {
             bail!("memory does not hold what the last READ had to leave there");
         }
         Ok(())
@@ -314,7 +316,7 @@ impl<'a> Player<'a> {
     pub(crate) fn lead(&mut self, go_on: GoOn<'_>) -> Result<Led> {
         let parts = if self.operation.is_fetch() { 1 } else { 2 };
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
-        for round in 0..self.game.all() {
+        for round in 0..self.all {
             let start = self.begin(round, go_on)?;
             self.send(round, go_on)?;
             self.wait(round, go_on)?;
@@ -333,7 +335,7 @@ impl<'a> Player<'a> {
 
     /// Answers so many rounds. Returns the longest time that this thread was not run.
     pub(crate) fn follow(&mut self, go_on: GoOn<'_>) -> Result<Duration> {
-        for round in 0..self.game.all() {
+        for round in 0..self.all {
             self.wait(round, go_on)?;
             self.compare(round)?;
             self.send(round, go_on)?;

@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use spindrift::memory::Region;
 use spindrift::verbs::{Cq, Mr, Qp, RecvWr, Sge, Srq, Wc, WcOpcode};
 
+use super::contents::Contents;
 use super::layout::Layout;
-use super::operation::{Operation, Work};
+use super::operation::Work;
 
 /// How long completions may take that have to come: only a fault of the transport reaches it.
 pub(crate) const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
@@ -24,8 +25,12 @@ struct Stream<'a> {
     /// Its number among all of the run.
     number: usize,
     qp: &'a mut Qp,
-    posted: u64,
-    arrived: u64,
+    /// The message that takes the next receive to be posted.
+    next: u64,
+    /// The message that completes a receive next.
+    due: u64,
+    /// Messages that must have been sent: the number behind that of the last one that has completed a receive.
+    sent: u64,
 }
 
 struct Lane<'a> {
@@ -39,12 +44,11 @@ struct Lane<'a> {
 /// All queue pairs of a side, by lane. Each lane has a thread that takes its turns.
 pub(crate) struct Receivers<'a> {
     lanes: Vec<Mutex<Lane<'a>>>,
-    operation: Operation,
     work: Work,
     srq: Option<Srq>,
     /// The first buffer.
     buffers: Sge,
-    layout: Layout,
+    contents: Contents,
     /// With a shared receive queue, what each buffer holds: the queue pair's number, and the message's.
     held: Box<[AtomicU64]>,
     /// Consumed requests are not replaced.
@@ -77,16 +81,15 @@ impl<'a> Receivers<'a> {
         for (number, qp) in qps.iter_mut().enumerate() {
             if let Some(lane) = lanes.get_mut(qp.lane()) {
                 lane.by_qpn.insert(qp.qpn().get(), lane.streams.len());
-                lane.streams.push(Stream { number, qp, posted: 0, arrived: 0 });
+                lane.streams.push(Stream { number, qp, next: 0, due: 0, sent: 0 });
             }
         }
         Ok(Self {
             lanes: lanes.into_iter().map(Mutex::new).collect(),
-            operation: work.operation,
             work,
             srq: srq.cloned(),
             buffers: buffers.sge(0, 1)?,
-            layout: Layout::new(1, 1, 1)?,
+            contents: Contents { layout: Layout::new(1, 1, 1)?, operations: work.operations, seed: 0 },
             held: Box::default(),
             closed: AtomicBool::new(false),
             comparison: None,
@@ -96,21 +99,23 @@ impl<'a> Receivers<'a> {
     }
 
     /// Posts receive work requests for a size. All requests of the size before must have been consumed.
-    pub(crate) fn start(&mut self, layout: &Layout, comparison: Option<Comparison>) -> Result<()> {
-        (self.layout, self.comparison) = (*layout, comparison);
+    pub(crate) fn start(&mut self, contents: &Contents, comparison: Option<Comparison>) -> Result<()> {
+        let layout = &contents.layout;
+        (self.contents, self.comparison) = (*contents, comparison);
         self.closed = AtomicBool::new(false);
         (self.sampled, self.wrong) = (AtomicU64::new(0), AtomicU64::new(0));
         for lane in &mut self.lanes {
             let lane = lane.get_mut().unwrap_or_else(PoisonError::into_inner);
             for stream in &mut lane.streams {
-                (stream.posted, stream.arrived) = (0, 0);
+                let first = contents.next_taker(stream.number, 0);
+                (stream.next, stream.due, stream.sent) = (first, first, 0);
             }
         }
         if let Some(srq) = &self.srq {
             let buffers = layout.slots * layout.qps as u64;
             self.held = (0..buffers).map(|_| AtomicU64::new(NOTHING)).collect();
             for buffer in 0..buffers {
-                srq.post_recv(request(self.operation, layout, self.buffers, buffer, 0, buffer))?;
+                srq.post_recv(self.shared_request(buffer))?;
             }
             return Ok(());
         }
@@ -128,12 +133,27 @@ impl<'a> Receivers<'a> {
     /// Posts the next request of a queue pair.
     fn post(&self, lane: &mut Lane<'_>, place: usize) -> Result<()> {
         let Some(stream) = lane.streams.get_mut(place) else { return Ok(()) };
-        let (number, slot) = (stream.number as u64, stream.posted % self.layout.slots);
-        let buffer = number * self.layout.slots + slot;
-        let wr = request(self.operation, &self.layout, self.buffers, buffer, place, stream.posted);
-        stream.qp.post_recv(wr)?;
-        stream.posted += 1;
+        let (qp, number) = (stream.number, stream.next);
+        let wr_id = (place as u64) << 48 | (number & NUMBER_MASK);
+        let local = if self.contents.operation(qp, number).fills_receive() {
+            self.buffer(self.contents.layout.target(qp, number))
+        } else {
+            Sge::EMPTY
+        };
+        stream.qp.post_recv(RecvWr { wr_id, local })?;
+        stream.next = self.contents.next_taker(qp, number + 1);
         Ok(())
+    }
+
+    fn buffer(&self, offset: usize) -> Sge {
+        Sge { addr: self.buffers.addr + offset as u64, len: self.contents.layout.size, ..self.buffers }
+    }
+
+    /// A request for whichever message comes next, into a shared buffer if messages need one.
+    fn shared_request(&self, buffer: u64) -> RecvWr {
+        let shares = self.work.shares_buffers();
+        let local = if shares { self.buffer(offset_of(&self.contents.layout, buffer)) } else { Sge::EMPTY };
+        RecvWr { wr_id: buffer, local }
     }
 
     /// Takes the completions of a lane, and returns how many there were. Each must be that of the next message.
@@ -150,16 +170,17 @@ impl<'a> Receivers<'a> {
     }
 
     fn complete(&self, lane: &mut Lane<'_>, wc: &Wc) -> Result<()> {
-        let (operation, size) = (self.operation, self.layout.size);
         if !wc.status.is_success() {
-            bail!("queue pair {:#08x}: a receive for a {operation} failed: {}", wc.qpn.get(), wc.status);
+            let what = self.work.operations.plural();
+            bail!("queue pair {:#08x}: a receive for {what} failed: {}", wc.qpn.get(), wc.status);
         }
         let place = lane.by_qpn.get(&wc.qpn.get()).copied();
         let stream = place.and_then(|place| lane.streams.get_mut(place));
         let (Some(place), Some(stream)) = (place, stream) else {
             bail!("a receive completed on queue pair {:#08x}, which is none of this run", wc.qpn.get())
         };
-        let (number, next) = (stream.number, stream.arrived);
+        let (number, next) = (stream.number, stream.due);
+        let (operation, size) = (self.contents.operation(number, next), self.contents.layout.size);
         let wrong = |what: String| anyhow!("queue pair {number}: message {next} has {what}");
         let opcode = if operation.fills_receive() { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
         if wc.opcode != opcode {
@@ -172,15 +193,16 @@ impl<'a> Receivers<'a> {
         if wc.imm != imm {
             return Err(wrong(format!("the immediate {:?} and not {imm:?}", wc.imm)));
         }
-        stream.arrived += 1;
+        stream.sent = next + 1;
+        stream.due = self.contents.next_taker(number, next + 1);
         if let Some(srq) = &self.srq {
             let held = self.held.get(wc.wr_id as usize).context("a receive that nobody posted completed")?;
             held.store((number as u64) << 48 | next & NUMBER_MASK, Ordering::Relaxed);
-            if let Some(comparison) = &self.comparison {
+            if let (Some(comparison), true) = (&self.comparison, operation.fills_receive()) {
                 self.compare(comparison, (number, next), wc.wr_id)?;
             }
             if !self.closed.load(Ordering::Relaxed) {
-                srq.post_recv(request(operation, &self.layout, self.buffers, wc.wr_id, 0, wc.wr_id))?;
+                srq.post_recv(self.shared_request(wc.wr_id))?;
             }
             return Ok(());
         }
@@ -193,30 +215,41 @@ impl<'a> Receivers<'a> {
         Ok(())
     }
 
-    /// Stops the replacement of consumed requests. All requests consumed so far must have been replaced. Returns how many messages of
-    /// each queue pair consume those that are posted.
+    /// Stops the replacement of consumed requests. All requests consumed so far must have been replaced. Returns how many of
+    /// each queue pair are posted.
     pub(crate) fn close(&self) -> u64 {
         self.closed.store(true, Ordering::Relaxed);
-        if self.srq.is_some() { self.layout.slots } else { self.work.receives(self.layout.slots).into() }
+        let slots = self.contents.layout.slots;
+        if self.srq.is_some() { slots } else { self.work.receives(slots).into() }
     }
 
-    /// Messages of each queue pair that have arrived.
-    pub(crate) fn arrived(&self) -> Vec<u64> {
-        let mut arrived = vec![0; self.layout.qps];
+    /// Whether all of the first so many messages of each queue pair that take receives have arrived, and none behind them.
+    pub(crate) fn has_taken(&self, messages: &[u64]) -> bool {
+        let has_taken = |stream: &Stream<'_>| {
+            let messages = messages.get(stream.number).copied().unwrap_or_default();
+            stream.sent <= messages && messages <= stream.due
+        };
+        self.lanes.iter().all(|lane| lock(lane).streams.iter().all(has_taken))
+    }
+
+    /// Of each queue pair, the message that has to complete a receive next.
+    pub(crate) fn due(&self) -> Vec<u64> {
+        let mut due = vec![0; self.contents.layout.qps];
         for lane in &self.lanes {
             for stream in &lock(lane).streams {
-                if let Some(arrived) = arrived.get_mut(stream.number) {
-                    *arrived = stream.arrived;
+                if let Some(due) = due.get_mut(stream.number) {
+                    *due = stream.due;
                 }
             }
         }
-        arrived
+        due
     }
 
     /// Where in the source the bytes of a slot came from, if the messages decide that and not their numbers.
     pub(crate) fn content(&self, qp: usize, slot: u64) -> Option<usize> {
-        let held = self.held.get((qp as u64 * self.layout.slots + slot) as usize)?.load(Ordering::Relaxed);
-        (held != NOTHING).then(|| self.layout.source((held >> 48) as usize, held & NUMBER_MASK))
+        let layout = &self.contents.layout;
+        let held = self.held.get((qp as u64 * layout.slots + slot) as usize)?.load(Ordering::Relaxed);
+        (held != NOTHING).then(|| layout.source((held >> 48) as usize, held & NUMBER_MASK))
     }
 
     /// Messages that were compared, and those of them that were wrong.
@@ -228,9 +261,10 @@ impl<'a> Receivers<'a> {
     fn compare(&self, comparison: &Comparison, (qp, number): (usize, u64), buffer: u64) -> Result<()> {
         let Comparison { pattern, target, one_in, most } = comparison;
         if number.is_multiple_of(*one_in) {
-            let offset = offset_of(&self.layout, buffer);
+            let layout = &self.contents.layout;
+            let offset = offset_of(layout, buffer);
             self.sampled.fetch_add(1, Ordering::Relaxed);
-            if !self.layout.sample_at(target, pattern, (qp, number), offset, *most)? {
+            if !layout.sample_at(target, pattern, (qp, number), offset, *most)? {
                 self.wrong.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -241,24 +275,6 @@ impl<'a> Receivers<'a> {
 /// Where a buffer is.
 fn offset_of(layout: &Layout, buffer: u64) -> usize {
     layout.target((buffer / layout.slots) as usize, buffer % layout.slots)
-}
-
-/// A request for the message that comes next, into a buffer if messages of this operation need one.
-fn request(
-    operation: Operation,
-    layout: &Layout,
-    buffers: Sge,
-    buffer: u64,
-    place: usize,
-    number: u64,
-) -> RecvWr {
-    let local = if operation.fills_receive() {
-        let offset = offset_of(layout, buffer);
-        Sge { addr: buffers.addr + offset as u64, len: layout.size, ..buffers }
-    } else {
-        Sge::EMPTY
-    };
-    RecvWr { wr_id: (place as u64) << 48 | (number & NUMBER_MASK), local }
 }
 
 fn lock<'m, 'a>(lane: &'m Mutex<Lane<'a>>) -> MutexGuard<'m, Lane<'a>> {

@@ -98,7 +98,7 @@ impl BandwidthRow {
             size_bytes: size.into(),
             iterations: measured.iterations,
             bandwidth_peak_gbps: measured.peak_gbps,
-            bandwidth_gbps: measured.gbps(size),
+            bandwidth_gbps: measured.gbps(),
             message_rate_mpps: measured.mpps(),
             baseline_gbps: None,
             ratio: None,
@@ -264,8 +264,8 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
         put("host", host.clone().into());
         put("routing", nic.routing.map(RoutingName::name).into());
     }
-    put("operation", settings.work.operation.name().into());
-    if settings.work.operation.is_fetch() {
+    put("operation", settings.work.operations.to_string().into());
+    if settings.work.operations.has_fetches() {
         put("outs", settings.work.outs.into());
     }
     put("srq", settings.work.srq.into());
@@ -330,7 +330,7 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
         if settings.wait == WaitName::Poll { ", asleep while idle" } else { "" },
         many(settings.qps, "queue pair"),
         settings.tx_depth,
-        if settings.work.operation.is_fetch() {
+        if settings.work.operations.has_fetches() {
             format!(", {} outstanding", settings.work.outs)
         } else {
             String::new()

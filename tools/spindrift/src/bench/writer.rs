@@ -8,22 +8,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
 use spindrift::verbs::Wc;
-use spindrift_exchange::RemoteMr;
 
-use super::endpoint_setup::Side;
+use super::contents::Contents;
+use super::endpoint_setup::{Far, Side};
 use super::layout::Layout;
 use super::options::{Amount, Verify};
 use super::pin::{Cores, cpu_time};
 use super::preemption::Preemption;
 pub(crate) use super::timing::Watch;
-use super::timing::{Pace, gbps};
+use super::timing::{Done, Pace, gbps};
 pub(crate) use super::worker::Check;
-use super::worker::{Stream, Worker};
+use super::worker::{Memory, Stream, Worker};
 
 /// What one size gave.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) iterations: u64,
+    pub(crate) bytes: u64,
     pub(crate) elapsed: Duration,
     /// Time for which this process's threads had cores.
     pub(crate) cpu: Duration,
@@ -33,14 +34,15 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(crate) fn gbps(&self, size: u32) -> f64 {
-        gbps(self.iterations, size, self.elapsed)
+    pub(crate) fn gbps(&self) -> f64 {
+        gbps(self.bytes, self.elapsed)
     }
 
     /// This and a later piece of the same run.
     pub(crate) fn and(self, later: Self) -> Self {
         Self {
             iterations: self.iterations + later.iterations,
+            bytes: self.bytes + later.bytes,
             elapsed: self.elapsed + later.elapsed,
             cpu: self.cpu + later.cpu,
             peak_gbps: self.peak_gbps.max(later.peak_gbps),
@@ -71,7 +73,7 @@ pub(crate) fn next_lap(layout: &Layout, whole: Amount, over: &Measured) -> Optio
 
 /// Requests of one size: writes, as a rule.
 pub(crate) struct Writer<'a> {
-    layout: Layout,
+    contents: Contents,
     first: Worker<'a>,
     others: Vec<Worker<'a>>,
     cores: Cores,
@@ -80,30 +82,29 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     pub(crate) fn new(
         side: &'a mut Side,
-        layout: Layout,
-        remote: RemoteMr,
+        contents: Contents,
+        far: &Far,
         (depth, verify): (u32, Verify),
-        seed: u64,
         cores: &Cores,
     ) -> Result<Self> {
-        // Both checked once for all slots.
-        let work = side.work;
-        let local = if work.operation.is_fetch() { &side.target } else { &side.source };
-        let local = local.sge(0, layout.size)?;
-        let remote = remote.at(0, layout.footprint())?;
-        let (context, retry, depth) = (&side.context, side.retry, work.depth(&layout, depth));
+        let layout = &contents.layout;
+        // Checked once for all slots.
+        let memory = Memory {
+            source: side.source.sge(0, layout.size)?,
+            target: side.target.sge(0, layout.size)?,
+            remote_target: far.target.at(0, layout.footprint())?,
+            remote_source: far.source.unwrap_or(far.target).at(0, layout.footprint())?,
+        };
+        let (context, retry, depth) = (&side.context, side.retry, side.work.depth(layout, depth));
+        let lap = (verify == Verify::Every).then_some(layout.slots);
         let worker = |(lane, cq)| Worker {
             lane,
             context: context.clone(),
             streams: Vec::new(),
             cq,
-            layout,
-            operation: work.operation,
-            seed,
+            contents,
             depth,
-            lap: (verify == Verify::Every).then_some(layout.slots),
-            local,
-            remote,
+            memory,
             idle: cores.idle(),
             retry,
             wcs: [Wc::default(); 64],
@@ -111,17 +112,17 @@ impl<'a> Writer<'a> {
         let mut workers: Vec<_> = side.cqs.iter_mut().enumerate().map(worker).collect();
         for (number, qp) in side.qps.iter_mut().enumerate() {
             if let Some(worker) = workers.get_mut(qp.lane()) {
-                worker.streams.push(Stream { number, qp, posted: 0, completed: 0, end: u64::MAX });
+                worker.streams.push(Stream { number, qp, posted: 0, completed: 0, lap, end: u64::MAX });
             }
         }
         let mut workers = workers.into_iter();
         let Some(first) = workers.next() else { bail!("no lane") };
-        Ok(Self { layout, first, others: workers.collect(), cores: cores.clone() })
+        Ok(Self { contents, first, others: workers.collect(), cores: cores.clone() })
     }
 
     /// Complete writes of each queue pair.
     pub(crate) fn writes(&self) -> Vec<u64> {
-        let mut writes = vec![0; self.layout.qps];
+        let mut writes = vec![0; self.contents.layout.qps];
         for stream in self.others.iter().chain([&self.first]).flat_map(|worker| &worker.streams) {
             if let Some(writes) = writes.get_mut(stream.number) {
                 *writes = stream.completed;
@@ -130,12 +131,21 @@ impl<'a> Writer<'a> {
         writes
     }
 
-    /// The same number of messages on each queue pair, which are not measured: they consume what the peer has posted.
+    /// Messages that are not measured: they take so many receives of each queue pair, which the peer has posted.
     pub(crate) fn consume(&mut self, of_each: u64, watch: &mut dyn Watch, check: Check<'_>) -> Result<()> {
-        for worker in self.others.iter_mut().chain([&mut self.first]) {
-            worker.lap = Some(of_each);
-        }
-        self.run(Amount::Iterations(of_each * self.layout.qps as u64), watch, check).map(drop)
+        let contents = self.contents;
+        let share = |worker: &mut Worker<'_>| {
+            let laps = worker.streams.iter_mut().map(|stream| {
+                let lap = contents.messages_of(of_each, stream.number, stream.posted);
+                stream.lap = Some(lap);
+                lap
+            });
+            laps.sum()
+        };
+        let first = share(&mut self.first);
+        let others: Vec<u64> = self.others.iter_mut().map(share).collect();
+        let all = first + others.iter().sum::<u64>();
+        self.run_shares(Amount::Iterations(all), first, &others, watch, check).map(drop)
     }
 
     /// Writes until the amount is reached and everything posted is complete.
@@ -145,16 +155,30 @@ impl<'a> Writer<'a> {
         watch: &mut dyn Watch,
         check: Check<'_>,
     ) -> Result<Measured> {
-        let Self { layout, first, others, cores } = self;
+        let mut shares = Shares { amount, qps: self.contents.layout.qps, before: 0 };
+        let first = shares.next(self.first.streams.len());
+        let others: Vec<_> = self.others.iter().map(|worker| shares.next(worker.streams.len())).collect();
+        self.run_shares(amount, first, &others, watch, check)
+    }
+
+    /// As [`Writer::run`], with so many messages on the first lane, and so many on each of the others.
+    fn run_shares(
+        &mut self,
+        amount: Amount,
+        share: u64,
+        of_others: &[u64],
+        watch: &mut dyn Watch,
+        check: Check<'_>,
+    ) -> Result<Measured> {
+        let Self { first, others, cores, .. } = self;
         let run = Run::new(amount, others.len() + 1);
         let before = cpu_time();
-        let mut shares = Shares { amount, qps: layout.qps, before: 0 };
-        let share = shares.next(first.streams.len());
         let (pace, longest) = thread::scope(|scope| {
             let threads: Vec<_> = others
                 .iter_mut()
-                .map(|worker| {
-                    let (run, cores, share) = (&run, &*cores, shares.next(worker.streams.len()));
+                .zip(of_others)
+                .map(|(worker, &share)| {
+                    let (run, cores) = (&run, &*cores);
                     scope.spawn(move || {
                         cores.pin(worker.lane);
                         run.aside(worker, share, check)
@@ -166,11 +190,12 @@ impl<'a> Writer<'a> {
             let pauses = threads.into_iter().map(|thread| thread.join().unwrap_or_default());
             (pace, pauses.max().unwrap_or_default())
         });
-        let (elapsed, iterations) = (pace.start.elapsed(), run.result()?);
+        let elapsed = pace.start.elapsed();
+        let Done { messages, bytes } = run.result()?;
         let cpu = cpu_time().saturating_sub(before);
         let longest_pause = pace.pauses.longest().max(longest);
-        let measured = Measured { iterations, elapsed, cpu, peak_gbps: 0.0, longest_pause };
-        Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(layout.size)), ..measured })
+        let measured = Measured { iterations: messages, bytes, elapsed, cpu, peak_gbps: 0.0, longest_pause };
+        Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps()), ..measured })
     }
 }
 
@@ -200,8 +225,8 @@ struct Run {
     amount: Amount,
     /// Nobody starts before all are there.
     start: Barrier,
-    /// Messages complete on each lane, about.
-    done: Box<[AtomicU64]>,
+    /// Messages and bytes complete on each lane, about.
+    done: Box<[[AtomicU64; 2]]>,
     /// Lanes that have messages to write or in flight.
     writing: AtomicUsize,
     /// Set with the first error.
@@ -214,21 +239,25 @@ impl Run {
         Self {
             amount,
             start: Barrier::new(lanes),
-            done: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..lanes).map(|_| [const { AtomicU64::new(0) }; 2]).collect(),
             writing: AtomicUsize::new(lanes),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
         }
     }
 
-    /// Messages complete on all lanes.
-    fn done(&self) -> u64 {
-        self.done.iter().map(|done| done.load(Ordering::Relaxed)).sum()
+    /// What is complete on all lanes.
+    fn done(&self) -> Done {
+        self.done.iter().fold(Done::default(), |all, [messages, bytes]| Done {
+            messages: all.messages + messages.load(Ordering::Relaxed),
+            bytes: all.bytes + bytes.load(Ordering::Relaxed),
+        })
     }
 
-    fn note(&self, lane: usize, done: u64) {
-        if let Some(counter) = self.done.get(lane) {
-            counter.store(done, Ordering::Relaxed);
+    fn note(&self, lane: usize, done: Done) {
+        if let Some([messages, bytes]) = self.done.get(lane) {
+            messages.store(done.messages, Ordering::Relaxed);
+            bytes.store(done.bytes, Ordering::Relaxed);
         }
     }
 
@@ -282,7 +311,7 @@ impl Run {
         check: Check<'_>,
     ) -> Pace {
         self.start.wait();
-        let mut pace = Pace::new(worker.layout.size);
+        let mut pace = Pace::new();
         self.take_part(worker, share, check, &mut || pace.look(self.done(), watch));
         pace
     }
@@ -299,8 +328,8 @@ impl Run {
         pauses.longest()
     }
 
-    /// The messages of all lanes, or why one failed.
-    fn result(self) -> Result<u64> {
+    /// What is complete on all lanes, or why one failed.
+    fn result(self) -> Result<Done> {
         let done = self.done();
         match self.error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),

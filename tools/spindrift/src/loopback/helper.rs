@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Error, Result, bail};
 use spindrift::verbs::Context;
 
-use crate::bench::layout::Layout;
+use crate::bench::contents::Contents;
 use crate::bench::pin::Cores;
 use crate::bench::receiver::{ARRIVAL_LIMIT, Comparison, Receivers};
 use crate::stop::Stop;
@@ -67,9 +67,9 @@ impl<'a> Helper<'a> {
     }
 
     /// Posts receives for a size.
-    pub(super) fn start(&self, layout: &Layout, comparison: Option<Comparison>) -> Result<()> {
+    pub(super) fn start(&self, contents: &Contents, comparison: Option<Comparison>) -> Result<()> {
         let Some(receivers) = &self.receivers else { return Ok(()) };
-        receivers.write().unwrap_or_else(PoisonError::into_inner).start(layout, comparison)
+        receivers.write().unwrap_or_else(PoisonError::into_inner).start(contents, comparison)
     }
 
     /// The error of a lane, if one has failed.
@@ -82,16 +82,14 @@ impl<'a> Helper<'a> {
         let Some(receivers) = self.receivers() else { return Ok(()) };
         let deadline = Instant::now() + ARRIVAL_LIMIT;
         loop {
-            let arrived = receivers.arrived();
-            if arrived == messages {
+            if receivers.has_taken(messages) {
                 return Ok(());
             }
             self.check()?;
             stop.check()?;
             if Instant::now() > deadline {
-                bail!(
-                    "messages of the queue pairs that the target received: {arrived:?}, that were sent: {messages:?}"
-                );
+                let due = receivers.due();
+                bail!("messages of the queue pairs that were sent: {messages:?}, due at the target: {due:?}");
             }
             thread::yield_now();
         }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use spindrift::verbs::Context;
 
-use crate::bench::counters;
+use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::Side;
-use crate::bench::operation::Operation;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Game, Led, Player};
 use crate::bench::report::LatencyRow;
@@ -17,9 +16,23 @@ use crate::stop::Stop;
 
 /// The other side of a latency run.
 enum Follower<'a> {
-    Player(Player<'a>),
+    Player(Box<Player<'a>>),
     /// The transport alone.
     Responder(&'a Context),
+}
+
+/// Gives memory the bytes that are read, and the counters their first values.
+fn prepare(contents: &Contents, writer: &Side, target: &Side, stop: &Stop) -> Result<()> {
+    let Contents { layout, operations, seed } = contents;
+    if operations.has_reads() {
+        [writer, target]
+            .into_iter()
+            .try_for_each(|side| layout.fill(side.source.region(), *seed, &mut || stop.check()))?;
+    }
+    if operations.has_atomics() {
+        contents.clear(target.target.region(), &mut || stop.check())?;
+    }
+    Ok(())
 }
 
 /// One size of ping-pong.
@@ -34,25 +47,15 @@ pub(super) fn play(
     let [leading, following] = cores;
     let idle = leading.idle();
     let Game { layout, seed, .. } = &game;
-    let operation = writer.work.operation;
-    match operation {
-        Operation::Read => {
-            [&*writer, &*target]
-                .into_iter()
-                .try_for_each(|side| layout.fill(side.source.region(), *seed, &mut || stop.check()))?;
-        }
-        _ if operation.is_atomic() => {
-            layout.clear(target.target.region(), &mut || stop.check())?;
-            counters::set(target.target.region(), layout, *seed)?;
-        }
-        _ => {}
-    }
+    let operations = writer.work.operations;
+    let contents = Contents { layout: *layout, operations, seed: *seed };
+    prepare(&contents, writer, target, stop)?;
     let far = target.target.region().clone();
-    let mut leader = Player::new(writer, game, to_target, mtu, idle)?;
-    let mut follower = if operation.is_fetch() {
+    let mut leader = Player::new(writer, game, &to_target, mtu, idle)?;
+    let mut follower = if operations.has_fetches() {
         Follower::Responder(&target.context)
     } else {
-        Follower::Player(Player::new(target, game, to_writer, mtu, idle)?)
+        Follower::Player(Box::new(Player::new(target, game, &to_writer, mtu, idle)?))
     };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -91,10 +94,11 @@ pub(super) fn play(
         let led = led?;
         let longest_pause = led.longest_pause.max(followed?);
         let led = Led { longest_pause, ..led };
-        if operation.is_atomic() {
+        if operations.has_atomics() {
             let all = [game.all()];
-            if counters::check(&far, &game.layout, game.seed, &all, &mut || stop.check())?.is_some() {
-                bail!("the counter does not hold what the {} had to leave there", operation.plural());
+            let untouched = |_: usize, _: &mut [u8]| bail!("nothing was written");
+            if contents.check_there(&far, &untouched, &all, None, &mut || stop.check())?.is_some() {
+                bail!("the counter does not hold what the {} had to leave there", operations.plural());
             }
         }
         let row = LatencyRow::new(game.layout.size, &led);

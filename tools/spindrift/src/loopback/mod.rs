@@ -13,17 +13,17 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift::memory::Region;
 use spindrift::verbs::Mr;
-use spindrift_exchange::RemoteMr;
 
 use self::helper::{Helper, PAUSED, RUNNING, StopOnDrop};
 use self::latency::play;
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port, check_work};
-use crate::bench::counters;
-use crate::bench::endpoint_setup::Side;
+use crate::bench::contents::Contents;
+use crate::bench::endpoint_setup::{Far, Side};
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::loopback_pump::{PumpPlan, TwoCores, core_latency_ns};
+use crate::bench::mix::Mix;
 use crate::bench::operation::{Operation, Work};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
@@ -56,6 +56,9 @@ pub(crate) struct LoopbackArgs {
     /// Operation to measure
     #[arg(long, value_enum, default_value_t)]
     operation: Operation,
+    /// Operations to mix by their weights, such as write=60,send=20,read=20; each message is compared
+    #[arg(long, value_name = "NAME=N,..", conflicts_with_all = ["operation", "latency"])]
+    mix: Option<Mix>,
     /// READs or atomic operations in flight on each queue pair, 1 to 255 [default: 16]
     #[arg(short, long, value_name = "N")]
     outs: Option<u8>,
@@ -92,16 +95,15 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
         Amount::Time(Duration::from_millis(300))
     };
     let size = args.latency.then_some(2);
-    let usual = Work::of(args.operation);
+    let usual = args.mix.map_or_else(|| Work::of(args.operation), Work::of_mix);
     let work = Work { outs: args.outs.unwrap_or(usual.outs), srq: args.srq, ..usual };
     let defaults = Defaults { port: LOOPBACK, work, size, amount, seed: Some(1), tx_depth: 128 };
     let settings = Settings::new(&args.run, args.port, &defaults)?;
     check_work(&settings)?;
-    if args.yardstick && work.operation.is_atomic() {
-        return Err(usage(format!(
-            "--yardstick: the pump moves bytes, {} few; leave it out",
-            work.operation.plural()
-        )));
+    if args.yardstick && work.operations.has_atomics() {
+        return Err(usage(
+            "--yardstick: the pump moves bytes, atomic operations few; leave it out".to_owned(),
+        ));
     }
     let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
     if !settings.port.reach.within_process() {
@@ -194,7 +196,7 @@ impl Pair {
         let (remote, work) = (target.remote(), settings.work);
         let Side { qps, cqs, target: far, source: far_source, srq, context, .. } = target;
         let receivers =
-            work.operation.takes_receive().then(|| Receivers::new(qps, cqs, srq.as_ref(), far, work));
+            work.operations.takes_receive().then(|| Receivers::new(qps, cqs, srq.as_ref(), far, work));
         let helper = Helper::new(receivers.transpose()?);
         let context = &*context;
         thread::scope(|scope| {
@@ -204,7 +206,9 @@ impl Pair {
                 scope.spawn(move || helper.serve(context, lane, targets));
             }
             writers.pin(0);
+            let seed = settings.seed.unwrap_or_default();
             for (index, layout) in layouts.iter().enumerate() {
+                let contents = Contents { layout: *layout, operations: work.operations, seed };
                 let (helper, planes, yardstick) = (&helper, *planes, *yardstick);
                 let is_last = index + 1 == layouts.len();
                 let mut run = Measure {
@@ -213,7 +217,7 @@ impl Pair {
                     far,
                     far_source,
                     remote,
-                    layout,
+                    contents,
                     is_last,
                     planes,
                     yardstick,
@@ -228,7 +232,7 @@ impl Pair {
                 let verified = row.verified;
                 rows.push(row);
                 if !verified {
-                    let plural = work.operation.plural();
+                    let plural = work.operations.plural();
                     bail!(
                         "memory does not hold what the {plural} had to leave there (size {} bytes)",
                         layout.size
@@ -332,9 +336,9 @@ impl Pair {
             bail!("--latency counts round trips: give --iters, not --duration")
         };
         if !self.settings.json {
-            let operation = self.settings.work.operation;
-            let part = if operation.is_fetch() { "a round trip" } else { "half of a round trip" };
-            print_line(&self.header(&format!("latency of {} ({part})", operation.plural())));
+            let operations = self.settings.work.operations;
+            let part = if operations.has_fetches() { "a round trip" } else { "half of a round trip" };
+            print_line(&self.header(&format!("latency of {} ({part})", operations.plural())));
             print_line(&LatencyRow::head());
         }
         let mut rows = Vec::new();
@@ -393,8 +397,8 @@ struct Measure<'a, 'b> {
     far: &'a Mr,
     far_source: &'a Mr,
     /// What the writer's operations name.
-    remote: RemoteMr,
-    layout: &'a Layout,
+    remote: Far,
+    contents: Contents,
     /// No other size follows.
     is_last: bool,
     planes: usize,
@@ -405,40 +409,31 @@ struct Measure<'a, 'b> {
 }
 
 impl Measure<'_, '_> {
-    /// Fills and clears memory, and returns where the bytes will be.
-    fn prepare(&self, pattern: &[u8]) -> Result<Arc<Region>> {
-        let Self { settings, writer, far, far_source, layout, .. } = self;
-        let operation = settings.work.operation;
+    /// Fills and clears memory, and returns where the bytes will be: the writer's target, and the other side's.
+    fn prepare(&self, pattern: &[u8]) -> Result<[Arc<Region>; 2]> {
+        let Self { writer, far, far_source, contents, .. } = self;
         let mut tick = || self.stop.check();
-        let near = writer.target.region();
         writer.source.write_at(0, pattern)?;
         far_source.write_at(0, pattern)?;
-        layout.clear(far.region(), &mut tick)?;
-        if !operation.is_fetch() {
-            return Ok(Arc::clone(far.region()));
-        }
-        layout.clear(near, &mut tick)?;
-        if operation.is_atomic() {
-            counters::set(far.region(), layout, settings.seed.unwrap_or_default())?;
-        }
-        Ok(Arc::clone(near))
+        contents.clear(far.region(), &mut tick)?;
+        contents.layout.clear(writer.target.region(), &mut tick)?;
+        Ok([&writer.target, far].map(|mr| Arc::clone(mr.region())))
     }
 
-    /// Compares all of memory with what so many operations of each queue pair leave there.
-    fn compare(&self, region: &Region, pattern: &[u8], done: &[u64]) -> Result<bool> {
-        let Self { settings, far, layout, helper, .. } = self;
-        let (operation, mut tick) = (settings.work.operation, || self.stop.check());
-        let shared = helper.receivers().filter(|_| settings.work.shares_buffers());
-        let mismatch = if operation.is_atomic() {
-            let seed = settings.seed.unwrap_or_default();
-            let counters = counters::check(far.region(), layout, seed, done, &mut tick)?;
-            counters
-                .map_or_else(|| counters::check_around(region, layout, &mut tick), |found| Ok(Some(found)))?
-        } else if let Some(receivers) = shared {
-            let content = |qp, slot| receivers.content(qp, slot);
-            layout.check_slots(region, &bytes_of(pattern), &content, &mut tick)?
-        } else {
-            layout.check(region, &bytes_of(pattern), done, &mut tick)?
+    /// Compares all of memory with what so many messages of each queue pair leave there.
+    fn compare(&self, [here, there]: &[Arc<Region>; 2], pattern: &[u8], done: &[u64]) -> Result<bool> {
+        let Self { settings, contents, helper, .. } = self;
+        let mut tick = || self.stop.check();
+        let receivers = helper.receivers().filter(|_| settings.work.shares_buffers());
+        let content = |qp, slot| receivers.as_ref().and_then(|receivers| receivers.content(qp, slot));
+        let shared: Option<&dyn Fn(usize, u64) -> Option<usize>> =
+            if receivers.is_some() { Some(&content) } else { None };
+        let pattern = bytes_of(pattern);
+        let mismatch = match contents.check_there(there, &pattern, done, shared, &mut tick)? {
+            None if contents.operations.has_fetches() => {
+                contents.check_here(here, &pattern, done, &mut tick)?
+            }
+            found => found,
         };
         if let Some(mismatch) = mismatch {
             eprint_line(format_args!(
@@ -457,37 +452,34 @@ impl Measure<'_, '_> {
     }
 
     fn row(&mut self) -> Result<BandwidthRow> {
-        let Self { settings, layout, cores, .. } = *self;
-        let (work, seed) = (settings.work, settings.seed.unwrap_or_default());
-        let pattern = Arc::new(layout.pattern(seed));
-        let region = self.prepare(&pattern)?;
-        let comparison = self.comparison(&pattern, &region);
+        let Self { settings, contents, cores, .. } = *self;
+        let (work, layout) = (settings.work, &contents.layout);
+        let pattern = Arc::new(layout.pattern(contents.seed));
+        let regions = self.prepare(&pattern)?;
+        let [_, there] = &regions;
+        let comparison = self.comparison(&pattern, there);
         let (one_in, most) = (comparison.one_in, comparison.most);
         // Of shared buffers, only the target knows which of them a message is in.
         let by_target = work.shares_buffers();
-        self.helper.start(layout, by_target.then_some(comparison))?;
+        self.helper.start(&contents, by_target.then_some(comparison))?;
         let mut beside = if self.yardstick { Some(Beside::start(self, &pattern)?) } else { None };
         self.helper.set(RUNNING);
 
         let [writers, _] = cores;
         let wanted = (settings.tx_depth, Verify::Last);
         let (helper, stop) = (self.helper, self.stop);
-        let mut writer = Writer::new(self.writer, *layout, self.remote, wanted, seed, writers)?;
-        let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
-        let sample = |qp: usize, write: u64| {
-            if !by_target && write.is_multiple_of(one_in) {
-                sampled.fetch_add(1, Ordering::Relaxed);
-                let is_right = if work.operation.is_atomic() {
-                    counters::is_result(&region, layout, seed, qp, write)?
-                } else {
-                    layout.sample(&region, &pattern, (qp, write), most)?
-                };
-                if !is_right {
-                    wrong.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            Ok(())
+        let mut writer = Writer::new(self.writer, contents, &self.remote, wanted, writers)?;
+        let samples = Samples {
+            contents,
+            regions: &regions,
+            pattern: &pattern,
+            one_in,
+            most,
+            by_target,
+            compared: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
         };
+        let sample = |qp: usize, number: u64| samples.look(qp, number);
         let mut watch = LoopbackWatch {
             stop,
             helper,
@@ -516,14 +508,14 @@ impl Measure<'_, '_> {
         let writes = writer.writes();
         drop(writer);
         let by_target = helper.receivers().map_or([0; 2], |receivers| receivers.compared());
-        let sampled = sampled.load(Ordering::Relaxed) + by_target[0];
-        let wrong = wrong.load(Ordering::Relaxed) + by_target[1];
+        let sampled = samples.compared.load(Ordering::Relaxed) + by_target[0];
+        let wrong = samples.wrong.load(Ordering::Relaxed) + by_target[1];
 
         self.helper.set(PAUSED);
         let beside = beside.map(Beside::end).transpose()?;
-        let verified = self.compare(&region, &pattern, &writes)? && wrong == 0;
+        let verified = self.compare(&regions, &pattern, &writes)? && wrong == 0;
         let all = writes.iter().sum();
-        let compared = if settings.verify == Verify::Every { all } else { layout.last_writes(&writes) };
+        let compared = if settings.verify == Verify::Every { all } else { contents.compared(&writes) };
         let mut row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         row.sampled = Some(sampled);
@@ -531,6 +523,42 @@ impl Measure<'_, '_> {
             reference.add_to(&mut row);
         }
         Ok(row)
+    }
+}
+
+/// Compares messages while the run goes on: of most operations some.
+struct Samples<'a> {
+    contents: Contents,
+    /// The writer's target, and the other side's.
+    regions: &'a [Arc<Region>; 2],
+    pattern: &'a [u8],
+    /// One message in so many, and most bytes of each.
+    one_in: u64,
+    most: usize,
+    /// The target compares what shared buffers receive.
+    by_target: bool,
+    compared: AtomicU64,
+    wrong: AtomicU64,
+}
+
+impl Samples<'_> {
+    /// A message is complete.
+    fn look(&self, qp: usize, number: u64) -> Result<()> {
+        let Self { contents, regions: [here, there], .. } = self;
+        let operation = contents.operation(qp, number);
+        let is_due = !(self.by_target && operation.fills_receive()) && number.is_multiple_of(self.one_in);
+        if !is_due && !operation.is_atomic() {
+            return Ok(());
+        }
+        self.compared.fetch_add(1, Ordering::Relaxed);
+        let is_right = if operation.is_atomic() {
+            contents.is_result(here, qp, number)?
+        } else {
+            let region = if operation.is_fetch() { here } else { there };
+            contents.layout.sample(region, self.pattern, (qp, number), self.most)?
+        };
+        self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -566,7 +594,7 @@ impl<'a, 'b> Beside<'a, 'b> {
     fn start(run: &Measure<'a, 'b>, pattern: &[u8]) -> Result<Self> {
         let Measure { settings, cores, helper, planes, .. } = *run;
         let plan = PumpPlan {
-            layout: *run.layout,
+            layout: run.contents.layout,
             mtu: run.writer.in_use.mtu,
             icrc: settings.icrc,
             planes,
@@ -575,7 +603,7 @@ impl<'a, 'b> Beside<'a, 'b> {
         };
         let pump = TwoCores::new(plan, run.writer.source.region().clone())?;
         helper.set(PAUSED);
-        let mut baseline = Baseline::new(run.layout, pattern, run.writer.in_use.mtu);
+        let mut baseline = Baseline::new(&run.contents.layout, pattern, run.writer.in_use.mtu);
         let [before, _] = BASELINE_RUNS;
         (0..before).for_each(|_| baseline.run());
         warm_up(|time| pump.run(time))?;

@@ -8,7 +8,7 @@ use crate::Cli;
 use crate::driver::{self, Driver, Setting};
 
 /// Commands that open ports.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "loopback",
     "write-bw",
     "write-lat",
@@ -18,6 +18,7 @@ const COMMANDS: [&str; 9] = [
     "read-lat",
     "atomic-bw",
     "atomic-lat",
+    "mix-bw",
 ];
 
 impl Setting {

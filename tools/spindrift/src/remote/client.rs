@@ -18,10 +18,10 @@ use super::plan::{Message, Plan, Shape, TOOL, VERSION};
 use super::planes::Planes;
 use super::pump::Sending;
 use super::{Connected, Session, sample};
-use crate::bench::counters;
+use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::{InUse, Side};
 use crate::bench::layout::Layout;
-use crate::bench::operation::{Operation, RECEIVES_MAX, Verb};
+use crate::bench::operation::RECEIVES_MAX;
 use crate::bench::options::{Amount, Verify};
 use crate::bench::pingpong::{Game, Player};
 use crate::bench::report::{
@@ -212,15 +212,12 @@ impl<'a> Client<'a> {
 
     /// What is wrong, and where.
     fn mismatch(&self) -> String {
-        let (operation, peer) = (self.plan.work.operation, self.peer.name());
-        match operation.verb() {
-            Verb::Write | Verb::Send => format!("the memory of the {peer} does not hold what was written"),
-            Verb::Read | Verb::Atomic => {
-                format!(
-                    "memory does not hold what the {} had to leave here and at the {peer}",
-                    operation.plural()
-                )
-            }
+        let (operations, peer) = (self.plan.work.operations, self.peer.name());
+        if operations.has_fetches() {
+            let plural = operations.plural();
+            format!("memory does not hold what the {plural} had to leave here and at the {peer}")
+        } else {
+            format!("the memory of the {peer} does not hold what was written")
         }
     }
 
@@ -242,23 +239,18 @@ impl<'a> Client<'a> {
             Message::Ready => {}
             other => return Err(self.peer.unexpected(&other, "ready")),
         }
-        if self.plan.work.operation.is_fetch() {
+        if self.plan.work.operations.has_fetches() {
             // The peer's path check may have written there.
             layout.clear(self.connected.side.target.region(), &mut || self.peer.tick(0))?;
         }
         Ok(layout)
     }
 
-    /// Compares this side's memory with what so many READs or atomic operations of each queue pair leave there.
-    fn compare_here(&mut self, layout: &Layout, done: &[u64]) -> Result<bool> {
+    /// Compares this side's memory with what so many messages of each queue pair leave there.
+    fn compare_here(&mut self, contents: &Contents, done: &[u64]) -> Result<bool> {
         let Self { peer, connected: Connected { side: Side { source, target, .. }, .. }, .. } = self;
         let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-        let mut tick = || peer.tick(0);
-        let mismatch = if self.plan.work.operation.is_atomic() {
-            counters::check_around(target.region(), layout, &mut tick)?
-        } else {
-            layout.check(target.region(), &pattern, done, &mut tick)?
-        };
+        let mismatch = contents.check_here(target.region(), &pattern, done, &mut || peer.tick(0))?;
         if let Some(found) = mismatch {
             eprint_line(format_args!(
                 "spindrift: byte {} is wrong here (queue pair {})",
@@ -278,9 +270,10 @@ impl<'a> Client<'a> {
         let layout = self.begin(index)?;
         let is_last = index + 1 == self.layouts.len();
         let settings = &self.session.settings;
-        let (operation, seed) = (self.plan.work.operation, self.plan.seed);
-        let Connected { side, named, cores, sampler, .. } = &mut self.connected;
-        let landing = Landing::new(side, layout, settings.verify == Verify::Every, seed);
+        let operations = self.plan.work.operations;
+        let contents = Contents { layout, operations, seed: self.plan.seed };
+        let Connected { side, far, cores, sampler, .. } = &mut self.connected;
+        let landing = Landing::new(side, contents, settings.verify == Verify::Every);
         let mut watch = RemoteWatch {
             peer: &mut self.peer,
             progress: Progress::new(layout.size.into(), settings.amount),
@@ -302,9 +295,9 @@ impl<'a> Client<'a> {
         };
         // Only what the server compares is written in laps.
         let every = settings.verify == Verify::Every;
-        let in_laps = every && !operation.is_fetch();
+        let in_laps = every && operations.has_bytes_there();
         let verify = if in_laps { Verify::Every } else { Verify::Last };
-        let mut writer = Writer::new(side, layout, *named, (settings.tx_depth, verify), seed, cores)?;
+        let mut writer = Writer::new(side, contents, far, (settings.tx_depth, verify), cores)?;
         let warm_up = layout.slots * layout.qps as u64;
         let check = |qp: usize, number: u64| landing.check(qp, number);
         let write = |writer: &mut Writer<'_>, amount, watch: &mut RemoteWatch<'_>| {
@@ -329,16 +322,16 @@ impl<'a> Client<'a> {
             measured = measured.and(write(&mut writer, piece, &mut watch)?);
             slice(&mut watch)?;
         }
-        if operation.takes_receive() && !is_last {
+        if operations.takes_receive() && !is_last {
             let of_each = watch.close(&layout, writer.writes())?;
             writer.consume(of_each, &mut watch, &check).map_err(|error| watch.peer.blame(error))?;
         }
         let writes = writer.writes();
         drop(watch);
         let all = writes.iter().sum();
-        let compared = if every { all } else { layout.last_writes(&writes) };
+        let compared = if every { all } else { contents.compared(&writes) };
         let is_right = landing.wrong.into_inner() == 0
-            && (!operation.is_fetch() || self.compare_here(&layout, &writes)?);
+            && (!operations.has_fetches() || self.compare_here(&contents, &writes)?);
         let verified = self.verdict(writes, measured.iterations)? && is_right;
         let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
@@ -349,9 +342,9 @@ impl<'a> Client<'a> {
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
         let game = Game { layout, rounds: self.plan.rounds, seed: self.plan.seed };
-        let Connected { side, named, cores, .. } = &mut self.connected;
+        let Connected { side, far, cores, .. } = &mut self.connected;
         let mtu = side.in_use.mtu;
-        let mut player = Player::new(side, game, *named, mtu, cores.idle())?;
+        let mut player = Player::new(side, game, far, mtu, cores.idle())?;
         let peer = &mut self.peer;
         let mut go_on = |round| peer.tick(round);
         let led = player.lead(&mut go_on).and_then(|led| {
@@ -416,10 +409,8 @@ fn object(
 
 /// Where the bytes of responses go to, and what they have to be.
 struct Landing {
-    operation: Operation,
-    layout: Layout,
+    contents: Contents,
     every: bool,
-    seed: u64,
     source: Arc<Region>,
     region: Arc<Region>,
     /// Responses that were not what they had to be.
@@ -427,22 +418,16 @@ struct Landing {
 }
 
 impl Landing {
-    fn new(side: &Side, layout: Layout, every: bool, seed: u64) -> Self {
+    fn new(side: &Side, contents: Contents, every: bool) -> Self {
         let [source, region] = [&side.source, &side.target].map(|mr| Arc::clone(mr.region()));
-        Self { operation: side.work.operation, layout, every, seed, source, region, wrong: AtomicU64::new(0) }
+        Self { contents, every, source, region, wrong: AtomicU64::new(0) }
     }
 
     /// Compares what a completed operation has left here. What it leaves at the server is compared there.
     fn check(&self, qp: usize, number: u64) -> Result<()> {
-        let Self { layout, region, source, .. } = self;
-        let is_right = match self.operation.verb() {
-            Verb::Write | Verb::Send => true,
-            Verb::Read => {
-                let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-                !self.every || layout.holds(region, &pattern, (qp, number))?
-            }
-            Verb::Atomic => counters::is_result(region, layout, self.seed, qp, number)?,
-        };
+        let Self { contents, every, region, source, .. } = self;
+        let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+        let is_right = contents.is_right_here(region, &pattern, (qp, number), *every)?;
         self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
         Ok(())
     }
@@ -458,7 +443,7 @@ struct RemoteWatch<'a> {
 }
 
 impl RemoteWatch<'_> {
-    /// Has the server post no more receives. Returns how many messages of each queue pair consume those that it has.
+    /// Has the server post no more receives. Returns how many of each queue pair it has.
     fn close(&mut self, layout: &Layout, writes: Vec<u64>) -> Result<u64> {
         self.peer.send(&Message::Close { writes })?;
         match self.peer.receive()? {

@@ -25,15 +25,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Error, Result, bail};
 use clap::{ArgAction, Args};
 use spindrift::verbs::{Context, Extensions};
-use spindrift_exchange::{Offer, RemoteMr};
+use spindrift_exchange::Offer;
 use spindrift_pmd::route::local_addresses;
 
 use crate::bench::check::{
     check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port, check_work,
 };
-use crate::bench::endpoint_setup::Side;
+use crate::bench::endpoint_setup::{Far, Side};
 use crate::bench::nic::Nic;
-use crate::bench::operation::{Operation, Work};
+use crate::bench::operation::Work;
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, Idle, WaitName};
 use crate::bench::receiver::Receivers;
@@ -49,7 +49,9 @@ use crate::verbose::Verbosity;
 
 use self::address::ServerArg;
 use self::host_config::{Wanted, tell_without_path};
-pub(crate) use self::operations::{AtomicOptions, Benchmark, ReadOptions, SendOptions, WriteOptions};
+pub(crate) use self::operations::{
+    AtomicOptions, Benchmark, MixOptions, ReadOptions, SendOptions, WriteOptions,
+};
 use self::peer::{LOOK_INTERVAL, Peer};
 pub(crate) use self::plan::is_benchmark;
 use self::plan::{Kind, Message, Shape};
@@ -443,10 +445,8 @@ fn pretty(address: &str) -> String {
 /// What both sides have once their queue pairs are up.
 struct Connected {
     side: Side,
-    /// The peer's memory that this side may write to.
-    remote: RemoteMr,
-    /// That which the operations of the run name.
-    named: RemoteMr,
+    /// The peer's memory that this side may write to, and read.
+    far: Far,
     /// Of the first plane: this side's address and the peer's.
     addresses: [IpAddr; 2],
     /// Planes that both sides have.
@@ -462,22 +462,20 @@ impl Connected {
         let theirs = peer.agree(&mut side, &offer)?;
         tell_unused_planes(peer.name(), &offer, &theirs);
         tell_without_path(settings, peer.name(), &theirs);
-        let remote =
+        let target =
             *theirs.memory.first().with_context(|| format!("the {} offers no memory", peer.name()))?;
-        let named = match side.work.operation {
-            Operation::Read => *theirs
-                .memory
-                .get(1)
-                .with_context(|| format!("the {} offers no memory to read", peer.name()))?,
-            _ => remote,
-        };
+        let source = theirs.memory.get(1).copied();
+        if side.work.operations.has_reads() && source.is_none() {
+            bail!("the {} offers no memory to read", peer.name());
+        }
+        let far = Far { target, source };
         check_extensions(session.kind, side.work, peer.name(), [&offer, &theirs])?;
         let addresses = [first_address(&offer)?, first_address(&theirs)?];
         let planes = ports_of(&offer).min(ports_of(&theirs)) as u8;
         let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
         cores.check(&side.context)?;
         let sampler = session.sampler(&side)?;
-        Ok(Self { side, remote, named, addresses, planes, cores, sampler })
+        Ok(Self { side, far, addresses, planes, cores, sampler })
     }
 
     /// Waits for the peer's next message while the lanes go on.
@@ -555,21 +553,21 @@ impl Lanes<'_> {
     }
 }
 
-/// The first extension that the operation needs and that one of the sides does not offer.
-fn missing(operation: Operation, both: [Extensions; 2]) -> Option<&'static str> {
+/// The first extension that is needed and that one of the sides does not offer.
+fn missing(needed: Extensions, both: [Extensions; 2]) -> Option<&'static str> {
     let lacks = |name: &str| both.iter().any(|side| !side.names().any(|known| known == name));
-    operation.extensions().names().find(|name| lacks(name))
+    needed.names().find(|name| lacks(name))
 }
 
-/// Both sides need the extensions of the operation. The error names one that a side does not offer.
+/// Both sides need the extensions of the operations. The error names one that a side does not offer.
 fn check_extensions(kind: Kind, work: Work, peer: &str, offers: [&Offer; 2]) -> Result<()> {
     let both = offers.map(|offer| offer.qps.first().map(|qp| qp.extensions).unwrap_or_default());
-    if let Some(name) = missing(work.operation, both) {
+    if let Some(name) = missing(work.operations.extensions(), both) {
         let [ours, theirs] = both;
         bail!(
             "{} with {} needs the extension {name} of MRC on both sides: this side offers {ours}, the {peer} {theirs}; use the same version of spindrift there, without --extensions",
             kind.name(),
-            work.operation.plural()
+            work.operations.plural()
         );
     }
     Ok(())
@@ -594,14 +592,16 @@ fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::operation::Operation;
 
     /// An older peer offers fewer extensions, and one that has never known any offers none.
     #[test]
     fn an_extension_that_either_side_lacks_is_named() {
         let (all, none) = (Extensions::ALL, Extensions::NONE);
-        let missing_of = |operation, theirs| {
-            let found = missing(operation, [all, theirs]);
-            assert_eq!(found, missing(operation, [theirs, all]));
+        let missing_of = |operation: Operation, theirs| {
+            let needed = operation.extensions();
+            let found = missing(needed, [all, theirs]);
+            assert_eq!(found, missing(needed, [theirs, all]));
             found
         };
         assert_eq!(missing_of(Operation::Write, none), None);

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 
 use super::plan::{Kind, Shape};
 use super::{RemoteArgs, run};
+use crate::bench::mix::Mix;
 use crate::bench::operation::{Operation, Verb, Work};
 use crate::verbose::Verbosity;
 
@@ -126,6 +127,23 @@ impl Choice for AtomicOptions {
             AtomicType::FetchAndAdd => Operation::FetchAdd,
             AtomicType::CmpAndSwap => Operation::CompareSwap,
         };
-        Work { operation, ..self.reads.work() }
+        Work { operations: Mix::One(operation), ..self.reads.work() }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MixOptions {
+    #[command(flatten)]
+    reads: ReadOptions,
+    /// Client: the operations by their weights: write, write-imm, send, send-imm, read, fetch-add, compare-swap
+    #[arg(long, value_name = "NAME=N,..", default_value = "write=60,send=20,read=20")]
+    mix: Mix,
+}
+
+impl Choice for MixOptions {
+    const VERB: Verb = Verb::Mix;
+
+    fn work(&self) -> Work {
+        Work { operations: self.mix, ..self.reads.work() }
     }
 }

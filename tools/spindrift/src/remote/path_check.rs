@@ -74,7 +74,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         return Ok(());
     }
     let v6 = connected.addresses.iter().all(IpAddr::is_ipv6);
-    let remote_len = u32::try_from(connected.remote.len).unwrap_or(u32::MAX);
+    let remote_len = u32::try_from(connected.far.target.len).unwrap_or(u32::MAX);
     let sizes = ladder(connected.side.in_use.mtu.min(remote_len));
     let planes = connected.planes;
     let usable = |cuts: &[Cut]| -> Vec<u8> {
@@ -173,7 +173,7 @@ impl Check<'_> {
     }
 
     fn post(&mut self) -> Result<()> {
-        let Connected { side, remote, .. } = &mut *self.connected;
+        let Connected { side, far, .. } = &mut *self.connected;
         while self.posted - self.done < self.depth
             && let Some(size) = self.waiting.pop_front()
         {
@@ -181,7 +181,7 @@ impl Check<'_> {
                 wr_id: self.posted as u64,
                 op: SendOp::Write,
                 local: side.source.sge(0, size)?,
-                remote: remote.at(0, size.into()).context("the peer's memory")?,
+                remote: far.target.at(0, size.into()).context("the peer's memory")?,
                 signaled: true,
                 fence: false,
             };

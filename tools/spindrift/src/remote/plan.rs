@@ -9,14 +9,14 @@ use serde_json::Value as Json;
 use super::planes::Planes;
 use crate::bench::check::TX_DEPTH_MAX;
 use crate::bench::layout::Layout;
-use crate::bench::operation::{Verb, Work};
+use crate::bench::operation::{Operation, Verb, Work};
 use crate::bench::options::Settings;
 
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
 /// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are, before 5 there
-/// were writes only.
-pub(super) const VERSION: u32 = 5;
+/// were writes only, before 6 no mixes, and atomic operations used other places in memory.
+pub(super) const VERSION: u32 = 6;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 /// Most rounds of a ping-pong: what counts them does not overflow.
@@ -39,7 +39,7 @@ pub(super) struct Kind {
 
 impl Kind {
     /// Every benchmark, and the name of its command.
-    const NAMED: [(Self, &'static str); 8] = [
+    const NAMED: [(Self, &'static str); 9] = [
         (Self::new(Verb::Write, Shape::Bandwidth), "write-bw"),
         (Self::new(Verb::Write, Shape::Latency), "write-lat"),
         (Self::new(Verb::Send, Shape::Bandwidth), "send-bw"),
@@ -48,6 +48,7 @@ impl Kind {
         (Self::new(Verb::Read, Shape::Latency), "read-lat"),
         (Self::new(Verb::Atomic, Shape::Bandwidth), "atomic-bw"),
         (Self::new(Verb::Atomic, Shape::Latency), "atomic-lat"),
+        (Self::new(Verb::Mix, Shape::Bandwidth), "mix-bw"),
     ];
 
     pub(super) const fn new(verb: Verb, shape: Shape) -> Self {
@@ -147,15 +148,18 @@ impl Plan {
         if self.kind != kind {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
         }
-        let operation = self.work.operation;
-        if operation.verb() != kind.verb {
-            return Err(format!("the plan's operation: {} has no {}", kind.name(), operation.plural()));
+        let operations = self.work.operations;
+        if kind.verb != Verb::Mix && operations.verb() != kind.verb {
+            return Err(format!("the plan's operation: {} has no {}", kind.name(), operations.plural()));
         }
-        if operation.is_atomic() && self.sizes.iter().any(|&size| size != 8) {
+        if operations.only().is_some_and(Operation::is_atomic) && self.sizes.iter().any(|&size| size != 8) {
             return Err("the plan's sizes: an atomic operation has 8 bytes".to_owned());
         }
-        if self.work.srq && !operation.takes_receive() {
-            return Err(format!("the plan's srq: {} take no receive", operation.plural()));
+        if self.work.srq && !operations.takes_receive() {
+            return Err(format!("the plan's srq: {} take no receive", operations.plural()));
+        }
+        if self.work.srq && operations.only().is_none() {
+            return Err("the plan's srq: a mix has receives of its own for each queue pair".to_owned());
         }
         if self.with_pump && !kind.has_pump() {
             return Err(format!("--yardstick is for write-bw and send-bw, not for {}", kind.name()));

@@ -16,10 +16,10 @@ use super::plan::{Message, Plan, Shape};
 use super::planes::Planes;
 use super::pump::receive_slice;
 use super::{Connected, Lanes, Session};
-use crate::bench::counters;
+use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::{InUse, Side, completions};
 use crate::bench::layout::Layout;
-use crate::bench::operation::{Operation, Verb, Work};
+use crate::bench::operation::Work;
 use crate::bench::options::{Settings, Verify};
 use crate::bench::pin::cpu_time;
 use crate::bench::pingpong::{Game, Player};
@@ -158,13 +158,13 @@ impl<'a> Server<'a> {
     fn check(session: &Session, settings: &Settings, plan: &Plan) -> Result<Vec<Layout>> {
         let layouts =
             plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason))?;
-        let extensions = plan.work.operation.extensions();
+        let extensions = plan.work.operations.extensions();
         let lacks = |name: &&str| !settings.extensions.names().any(|known| known == *name);
         if let Some(name) = extensions.names().find(lacks) {
             bail!(
                 "{} with {} needs the extension {name} of MRC, which --extensions {} leaves out on the server; start it without that option",
                 session.kind.name(),
-                plan.work.operation.plural(),
+                plan.work.operations.plural(),
                 settings.extensions
             );
         }
@@ -217,9 +217,9 @@ impl<'a> Server<'a> {
                             self.peer.name()
                         )
                     })?;
-                    let (shape, operation) = (self.session.kind.shape, self.plan.work.operation);
+                    let (shape, operations) = (self.session.kind.shape, self.plan.work.operations);
                     let sends =
-                        operation == Operation::Read || shape == Shape::Latency && !operation.is_fetch();
+                        operations.has_reads() || shape == Shape::Latency && !operations.has_fetches();
                     if rows.is_empty() && sends {
                         // This side sends bytes too.
                         check_paths(&mut self.connected, &mut self.peer, &self.settings)?;
@@ -240,7 +240,7 @@ impl<'a> Server<'a> {
             }
         }
         if rows.iter().any(|row| !row.verified) {
-            let operations = self.plan.work.operation.plural();
+            let operations = self.plan.work.operations.plural();
             bail!(
                 "memory does not hold what the {operations} of the {} had to leave there",
                 self.peer.name()
@@ -256,29 +256,31 @@ impl<'a> Server<'a> {
     /// Gets memory ready for a size.
     fn prepare(&mut self, layout: &Layout) -> Result<()> {
         // What the client's operations leave there. This side's source serves for nothing else, but for READs.
-        let Side { source, target, work, .. } = &self.connected.side;
+        let Side { source, target, .. } = &self.connected.side;
         layout.fill(source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
-        layout.clear(target.region(), &mut || self.peer.tick(0))?;
-        if work.operation.is_atomic() {
-            counters::set(target.region(), layout, self.plan.seed)?;
-        }
-        Ok(())
+        self.contents(layout).clear(target.region(), &mut || self.peer.tick(0))
+    }
+
+    /// The client's messages of a size.
+    fn contents(&self, layout: &Layout) -> Contents {
+        Contents { layout: *layout, operations: self.plan.work.operations, seed: self.plan.seed }
     }
 
     fn bandwidth(&mut self, layout: &Layout) -> Result<Row> {
         self.prepare(layout)?;
+        let contents = self.contents(layout);
         let Self { peer, connected, plan, interface, .. } = self;
         let Connected { side, cores, sampler, addresses, .. } = connected;
         let Side { qps, cqs, source, target, srq, work, context, .. } = side;
-        let receivers = if work.operation.takes_receive() {
+        let receivers = if work.operations.takes_receive() {
             let mut receivers = Receivers::new(qps, cqs, srq.as_ref(), target, *work)?;
-            receivers.start(layout, None)?;
+            receivers.start(&contents, None)?;
             Some(receivers)
         } else {
             None
         };
         let lanes = Lanes { context, cores, receivers: receivers.as_ref(), responds: false };
-        let memory = Memory { source, target, layout, work: *work, seed: plan.seed, lanes };
+        let memory = Memory { source, target, contents, work: *work, lanes };
         peer.send(&Message::Ready)?;
         let before = cpu_time();
         let (mut comparing, mut all_good) = (Duration::ZERO, true);
@@ -310,17 +312,17 @@ impl<'a> Server<'a> {
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
-        let operation = self.plan.work.operation;
+        let has_fetches = self.plan.work.operations.has_fetches();
         let game = Game { layout: *layout, rounds: self.plan.rounds, seed: self.plan.seed };
-        let before = if operation.is_fetch() {
+        let before = if has_fetches {
             // The transport responds.
             self.prepare(layout)?;
             self.peer.send(&Message::Ready)?;
             cpu_time()
         } else {
-            let Connected { side, named, cores, .. } = &mut self.connected;
+            let Connected { side, far, cores, .. } = &mut self.connected;
             let mtu = side.in_use.mtu;
-            let mut player = Player::new(side, game, *named, mtu, cores.idle())?;
+            let mut player = Player::new(side, game, far, mtu, cores.idle())?;
             let before = cpu_time();
             self.peer.send(&Message::Ready)?;
             let peer = &mut self.peer;
@@ -328,7 +330,7 @@ impl<'a> Server<'a> {
             followed.map_err(|error| self.peer.blame(error))?;
             before
         };
-        let (operations, measured) = if operation.is_fetch() {
+        let (operations, measured) = if has_fetches {
             let Connected { side: Side { context, .. }, cores, sampler, .. } = &mut self.connected;
             let lanes = Lanes { context, cores, receivers: None, responds: true };
             done(lanes.receive(&mut self.peer, sampler)?, &self.peer)?
@@ -336,10 +338,11 @@ impl<'a> Server<'a> {
             self.done()?
         };
         let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
-        let verified = if operation.is_fetch() {
+        let verified = if has_fetches {
+            let contents = self.contents(layout);
             let Connected { side: Side { source, target, work, context, .. }, cores, .. } = &self.connected;
             let lanes = Lanes { context, cores, receivers: None, responds: false };
-            let memory = Memory { source, target, layout, work: *work, seed: game.seed, lanes };
+            let memory = Memory { source, target, contents, work: *work, lanes };
             memory.compare(&mut self.peer, &operations)?
         } else {
             self.peer.send(&Message::Verdict { verified: true, reason: None })?;
@@ -361,33 +364,26 @@ fn done(message: Message, peer: &Peer) -> Result<(Vec<u64>, u64)> {
 struct Memory<'a> {
     source: &'a Mr,
     target: &'a Mr,
-    layout: &'a Layout,
+    contents: Contents,
     work: Work,
-    seed: u64,
     lanes: Lanes<'a>,
 }
 
 impl Memory<'_> {
-    /// Compares the target with what so many operations of each queue pair leave there, and tells the client.
-    fn compare(&self, peer: &mut Peer, operations: &[u64]) -> Result<bool> {
-        let Self { source, target, layout, work, .. } = *self;
-        let whole = operations.len() == layout.qps;
+    /// Compares the target with what so many messages of each queue pair leave there, and tells the client.
+    fn compare(&self, peer: &mut Peer, messages: &[u64]) -> Result<bool> {
+        let Self { source, target, contents, work, .. } = *self;
+        let whole = messages.len() == contents.layout.qps;
         if let (Some(receivers), true) = (self.lanes.receivers, whole) {
-            self.wait_for(receivers, peer, operations)?;
+            self.wait_for(receivers, peer, messages)?;
         }
         let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+        let receivers = self.lanes.receivers.filter(|_| work.shares_buffers());
+        let content = |qp, slot| receivers.and_then(|receivers| receivers.content(qp, slot));
+        let shared: Option<&dyn Fn(usize, u64) -> Option<usize>> =
+            if receivers.is_some() { Some(&content) } else { None };
         let mut tick = || peer.tick(0);
-        let shared = self.lanes.receivers.filter(|_| work.shares_buffers());
-        let mismatch = match (work.operation.verb(), shared) {
-            (Verb::Atomic, _) => counters::check(target.region(), layout, self.seed, operations, &mut tick)?,
-            // Nothing is written there.
-            (Verb::Read, _) => layout.check(target.region(), &pattern, &[], &mut tick)?,
-            (_, Some(receivers)) => {
-                let content = |qp, slot| receivers.content(qp, slot);
-                layout.check_slots(target.region(), &pattern, &content, &mut tick)?
-            }
-            _ => layout.check(target.region(), &pattern, operations, &mut tick)?,
-        };
+        let mismatch = contents.check_there(target.region(), &pattern, messages, shared, &mut tick)?;
         let reason = mismatch
             .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
@@ -395,15 +391,15 @@ impl Memory<'_> {
         Ok(verified)
     }
 
-    /// Waits for so many messages of each queue pair, then stops the replacement of receives. Returns how many messages of each queue
-    /// pair consume the receives that are posted.
+    /// Waits for so many messages of each queue pair, then stops the replacement of receives. Returns how many of each queue pair are
+    /// posted.
     fn close(&self, peer: &mut Peer, messages: &[u64]) -> Result<u64> {
         let Some(receivers) = self.lanes.receivers else { return Ok(0) };
         self.wait_for(receivers, peer, messages)?;
         Ok(receivers.close())
     }
 
-    /// Waits until so many messages of each queue pair have completed a receive here. The client has their completions already.
+    /// Waits until those of so many messages of each queue pair that take receives have completed them here. The client has their completions already.
     fn wait_for(&self, receivers: &Receivers<'_>, peer: &mut Peer, messages: &[u64]) -> Result<()> {
         let deadline = Instant::now() + ARRIVAL_LIMIT;
         loop {
@@ -411,13 +407,13 @@ impl Memory<'_> {
                 self.lanes.context.poll_lane(lane);
                 receivers.turn(lane)?;
             }
-            let arrived = receivers.arrived();
-            if arrived == messages {
+            if receivers.has_taken(messages) {
                 return Ok(());
             }
             peer.tick(0)?;
             if Instant::now() > deadline {
-                bail!("messages of the queue pairs that arrived: {arrived:?}, that were sent: {messages:?}");
+                let due = receivers.due();
+                bail!("messages of the queue pairs that were sent: {messages:?}, due here: {due:?}");
             }
         }
     }

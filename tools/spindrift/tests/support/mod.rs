@@ -6,6 +6,7 @@ pub(crate) mod lab;
 pub(crate) mod pauses;
 pub(crate) mod raw;
 
+use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
@@ -506,6 +507,14 @@ impl Drop for Running {
             let _ = child.wait();
         }
     }
+}
+
+/// The signals that end a command. One that was started under `nohup`, as these tests may be, ignores that its terminal is closed.
+pub(crate) fn ending_signals() -> Vec<&'static str> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignores_hang_up = u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1;
+    ["-INT", "-TERM", "-HUP"].into_iter().filter(|name| *name != "-HUP" || !ignores_hang_up).collect()
 }
 
 /// Waits for the end of `process`, but no longer than `patience`; `what` names it in the failure.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::support::pauses::Pauses;
-use super::support::{Running, run, spindrift, stderr, stdout, temp};
+use super::support::{Running, ending_signals, run, spindrift, stderr, stdout, temp};
 use super::{Server, end_of, free_port, signal, wait_for_run};
 
 /// A machine that keeps nobody waiting for longer has no part in how soon a side ends.
@@ -59,7 +59,7 @@ fn one_ends(command: &str, wait: &str, side: Side, name: &str) {
 
 fn each_side_and_signal(command: &str, wait: &str) {
     for side in [Side::Client, Side::Server] {
-        for name in ["-INT", "-TERM", "-HUP", "-KILL"] {
+        for name in ending_signals().into_iter().chain(["-KILL"]) {
             one_ends(command, wait, side, name);
         }
     }

@@ -29,6 +29,16 @@ fn every_operation_is_measured_and_verified_while_packets_are_lost() {
         ("read-bw", "-s 16K -q 3 --lanes 2 -o 2 --verify every", "read", None),
         ("atomic-bw", "-q 2", "fetch-add", None),
         ("atomic-bw", "-q 3 --lanes 2 -A CMP_AND_SWAP -o 3", "compare-swap", None),
+        ("mix-bw", "-s 16K -q 2", "write=60,send=20,read=20", None),
+        (
+            "mix-bw",
+            "-s 16K -q 3 --lanes 2 -t 16 --mix write-imm=1,send-imm=1,read=1,fetch-add=1,compare-swap=1",
+            "write-imm=1,send-imm=1,read=1,fetch-add=1,compare-swap=1",
+            None,
+        ),
+        // The last message to each slot of either side.
+        ("mix-bw", "-s 16K -q 2 -t 8 --verify last --mix write=1,read=1", "write=1,read=1", Some(32)),
+        ("mix-bw", "-s 16K -t 8 --verify last --mix read", "read", Some(8)),
     ] {
         let options: Vec<_> = options.split(' ').chain(["-n", "600"]).chain(LOSS).collect();
         let (client, server) = both(command, &LOSS, &options);
@@ -81,6 +91,8 @@ fn sweeps_over_all_sizes() {
         ("write-bw", &["-t", "4", "--imm"]),
         ("read-bw", &["-t", "4"]),
         ("send-lat", &[]),
+        ("mix-bw", &["-t", "4", "-q", "2"]),
+        ("mix-bw", &["-t", "4", "-q", "2", "--lanes", "2", "--verify", "last"]),
     ] {
         let (client, server) = both(command, &[], &[&["-a", "-n", "4"], options].concat());
         for side in [client, server] {
@@ -101,6 +113,8 @@ fn a_changed_byte_is_found_wherever_bytes_go() {
         ("send-bw", "", [None, Some(TO_SERVER)]),
         ("send-bw", "--srq", [None, Some(TO_SERVER)]),
         ("read-bw", "", [Some(TO_CLIENT), None]),
+        ("mix-bw", "", [Some(TO_CLIENT), None]),
+        ("mix-bw", "", [None, Some(TO_SERVER)]),
     ] {
         let fault = |fault: Option<&'static str>| fault.map_or(Vec::new(), |text| vec!["--fault", text]);
         let server = Server::start(&[&[command, "--no-icrc"], &fault(server_fault)[..]].concat());
@@ -130,6 +144,7 @@ fn a_side_without_the_extension_is_told_its_name() {
         ("read-lat", &[], "send,atomic", "read"),
         ("atomic-bw", &[], "none", "atomic"),
         ("atomic-lat", &["-A", "CMP_AND_SWAP"], "read", "atomic"),
+        ("mix-bw", &[], "send,rnr", "read"),
     ] {
         let server = Server::start(&[command, "--extensions", offered]);
         let client = run(&[&[command, "127.0.0.1", "-p", &server.port], options].concat());
