@@ -150,7 +150,7 @@ impl Plan {
         }
         let operations = self.work.operations;
         if kind.verb != Verb::Mix && operations.verb() != kind.verb {
-            return Err(format!("the plan's operation: {} has no {}", kind.name(), operations.plural()));
+            return Err(format!("the plan's operation: {} does not run {operations}", kind.name()));
         }
         if operations.only().is_some_and(Operation::is_atomic) && self.sizes.iter().any(|&size| size != 8) {
             return Err("the plan's sizes: an atomic operation has 8 bytes".to_owned());

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::setup::framed;
 use super::support::{run, stderr, temp};
-use super::{PATIENCE, Server, client_of, signal};
+use super::{PATIENCE, Server, VERSION, client_of, signal};
 
 /// A number of `/proc/PID/status`, in MiB.
 fn mib(server: &Server, name: &str) -> u64 {
@@ -19,7 +19,7 @@ fn mib(server: &Server, name: &str) -> u64 {
 
 fn plan(queue_pairs: usize, tx_depth: u32, sizes: &[u64]) -> Json {
     let plan = json!({
-        "tool": "spindrift-benchmark", "version": 5, "kind": "write-bw", "queue_pairs": queue_pairs,
+        "tool": "spindrift-benchmark", "version": VERSION, "kind": "write-bw", "queue_pairs": queue_pairs,
         "tx_depth": tx_depth, "sizes": sizes, "rounds": 0, "seed": 1, "operation": "write", "outs": 16, "srq": false,
         "planes": {"port": "udp", "addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
     });

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::Value as Json;
 
 use super::support::{self, run, stderr};
-use super::{PATIENCE, Server, both, object};
+use super::{PATIENCE, Server, VERSION, both, object};
 
 /// A server's usual visitors on an open network: none of them ends it or keeps the next client waiting.
 #[test]
@@ -53,7 +53,7 @@ pub(super) fn framed(message: &Json) -> Vec<u8> {
 #[test]
 fn a_malformed_first_message_is_explained_to_both_sides() {
     let plan = serde_json::json!({
-        "tool": "spindrift-benchmark", "version": 5, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
+        "tool": "spindrift-benchmark", "version": VERSION, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
         "sizes": [64], "rounds": 0, "seed": 1, "operation": "write", "outs": 16, "srq": false
     });
     let app = |field: &str, value: Json| {
@@ -64,11 +64,17 @@ fn a_malformed_first_message_is_explained_to_both_sides() {
     let cases = [
         (
             app("version", 1.into()),
-            "spindrift-benchmark version 5, the client \"spindrift-benchmark\" version 1",
+            "spindrift-benchmark version 6, the client \"spindrift-benchmark\" version 1",
         ),
         (app("version", Json::Null), "version null"),
         (app("tool", "perf\u{1b}test".into()), "the client \"perf"),
         (app("kind", "copy-bw".into()), "there is no benchmark copy-bw"),
+        (app("operation", "push".into()), "the plan is malformed: `push` has no weight"),
+        (app("operation", "write=1,push=1".into()), "there is no operation `push`"),
+        (
+            app("operation", "write=1,send=1".into()),
+            "the plan's operation: write-bw does not run write=1,send=1",
+        ),
         (app("queue_pairs", (-1).into()), "the plan's queue_pairs: -1; 1 to 1024 can be used"),
         (app("sizes", serde_json::json!([64, 1_u64 << 32])), "the plan's sizes: 4294967296; 1 to 4294967295"),
         (app("rounds", u64::MAX.into()), "the plan's rounds: 18446744073709551615; 0 to "),
@@ -110,7 +116,7 @@ fn an_older_server_is_explained() {
         client.read_exact(&mut length).unwrap();
         let mut plan = vec![0; u32::from_be_bytes(length) as usize];
         client.read_exact(&mut plan).unwrap();
-        let reason = "the server speaks spindrift-benchmark version 1, the client version 5";
+        let reason = "the server speaks spindrift-benchmark version 1, the client version 6";
         let refusal = serde_json::json!({ "type": "refuse", "reason": reason });
         client.write_all(&framed(&serde_json::json!({ "type": "app", "app": refusal }))).unwrap();
         serde_json::from_slice::<Json>(&plan).unwrap()
@@ -120,7 +126,7 @@ fn an_older_server_is_explained() {
     assert_eq!(client.status.code(), Some(1), "{error}");
     assert!(error.contains("refused: the server speaks spindrift-benchmark version 1"), "{error}");
     let plan = old.join().unwrap();
-    assert_eq!((&plan["app"]["version"], &plan["app"]["with_pump"]), (&5.into(), &true.into()));
+    assert_eq!((&plan["app"]["version"], &plan["app"]["with_pump"]), (&VERSION.into(), &true.into()));
 }
 
 /// Which plane an address is on no address tells: hosts that number their planes notice another order.
