@@ -240,7 +240,7 @@ fn a_side_that_is_not_ready_reads() {
                 for n in 0..READS {
                     pair.post(1, SendOp::Read, 2_000, late && n % 2 == 1);
                 }
-                let ready_at = pair.net.now.after(30_000_000);
+                let ready_at = pair.net.now.after(5_000_000);
                 let mut posted = false;
                 pair.finish(&what, |pair| {
                     let is_ready = pair.net.now >= ready_at;

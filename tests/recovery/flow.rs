@@ -1,4 +1,4 @@
-//! One queue pair between two hosts, and writes over it.
+//! One queue pair between two hosts, and writes over it, or other requests.
 
 use spindrift::counters::Counters;
 use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit, QpStatus, RtsAttr};
@@ -25,6 +25,8 @@ pub(crate) struct Flow {
     pub(crate) ends: [End; 2],
     source: MrKey,
     target: MrKey,
+    /// What each request is.
+    pub(crate) op: SendOp,
     posted: u64,
     completed: u64,
 }
@@ -64,7 +66,8 @@ impl Flow {
         let pds = [WRITER, TARGET].map(|node| net.endpoint(node).alloc_pd());
         let keys = [WRITER, TARGET].map(|node| {
             let region = Region::alloc_at(LEN, IOVA).unwrap();
-            net.endpoint(node).register(pds[node], region, Access::REMOTE_WRITE).unwrap()
+            let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::LOCAL_WRITE;
+            net.endpoint(node).register(pds[node], region, access).unwrap()
         });
         let path = PathConfig { active, backup: active, ..PathConfig::new(planes) };
         let ends = [WRITER, TARGET].map(|node| {
@@ -72,13 +75,13 @@ impl Flow {
             pair::create(&mut net, node, adjust(init))
         });
         pair::connect(&mut net, ends[0], ends[1], patience(retry));
-        Self { net, ends, source: keys[0], target: keys[1], posted: 0, completed: 0 }
+        Self { net, ends, source: keys[0], target: keys[1], op: SendOp::Write, posted: 0, completed: 0 }
     }
 
     pub(crate) fn post(&mut self, len: u32) {
         let wr = SendWr {
             wr_id: self.posted,
-            op: SendOp::Write,
+            op: self.op,
             local: Sge { addr: IOVA, len, lkey: self.source.lkey },
             remote: RemoteAddr { addr: IOVA, rkey: self.target.rkey },
             signaled: true,

@@ -9,6 +9,7 @@ mod flow;
 mod host;
 mod marks;
 mod pauses;
+mod reads;
 mod reordering;
 mod silence;
 

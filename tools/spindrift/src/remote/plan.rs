@@ -367,6 +367,37 @@ mod tests {
         }
     }
 
+    /// A server follows the plans of its own benchmark only, and `mix-bw` any mix.
+    #[test]
+    fn operations_fit_the_benchmark() {
+        let check = |kind: &str, operation: &str, srq: bool| {
+            let mut plan = plan();
+            (plan["kind"], plan["operation"], plan["srq"]) = (kind.into(), operation.into(), srq.into());
+            let plan = Plan::read(plan).unwrap();
+            plan.check(plan.kind)
+        };
+        let refused = |kind, operation, srq, part: &str| {
+            let error = check(kind, operation, srq).unwrap_err();
+            assert!(error.contains(part), "{kind} {operation}: {error}");
+        };
+        refused("write-bw", "write=1,send=1", false, "write-bw does not run write=1,send=1");
+        refused("write-bw", "send", false, "write-bw does not run send");
+        refused("atomic-bw", "fetch-add", false, "an atomic operation has 8 bytes");
+        refused("write-bw", "write", true, "RDMA writes take no receive");
+        refused("mix-bw", "write=1,send=1", true, "a mix has receives of its own");
+        for (kind, operation) in
+            [("write-bw", "write-imm"), ("mix-bw", "send"), ("mix-bw", "write=1,fetch-add=1")]
+        {
+            assert_eq!(check(kind, operation, false), Ok(()), "{kind} {operation}");
+        }
+        let mut other = plan();
+        other["kind"] = "read-bw".into();
+        let ours = Kind::new(Verb::Write, Shape::Bandwidth);
+        assert!(
+            Plan::read(other).unwrap().check(ours).unwrap_err().contains("runs write-bw, the client read-bw")
+        );
+    }
+
     /// Each number may be in bounds, and all of them together be too much.
     #[test]
     fn the_largest_plan_is_refused() {
