@@ -11,12 +11,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 fresh=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 fresh=${SPINDRIFT_FRESH:-$fresh}
 
+# As tools/test.sh has built them.
+everything=(--locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk)
 step 'setup' ./tools/setup.sh --checks
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> cargo test --workspace\n' "$fresh"
 step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \
-    cargo test --locked -p spindrift --test property
+    cargo test "${everything[@]}" --test property
 step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \
-    cargo test --locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk --test swarm -- seeds_hold
+    cargo test "${everything[@]}" --test swarm -- seeds_hold
 step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings
 # The release build, which simulates ten times as fast.
 step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test sim -- --ignored
@@ -24,8 +26,7 @@ step 'the default build, without C' cargo test --locked --release -p spindrift-c
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
 # They wait for links, faults and timers most of the time.
-beside 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk --no-fail-fast -- --ignored \
-    --skip the_page_of_experiments_is_true
+beside 'slow tests' cargo test "${everything[@]}" --no-fail-fast -- --ignored --skip the_page_of_experiments_is_true
 # A sample of small bugs planted in the core, to see that the tests notice.
 if cargo mutants --version >/dev/null 2>&1; then
     step 'mutants' ./tools/mutants.sh sample

@@ -21,6 +21,6 @@ esac
 
 # With the checker's types in place, only its own tests can run.
 export RUSTFLAGS="--cfg spindrift_loom ${RUSTFLAGS-}"
-export CARGO_TARGET_DIR=$PWD/target/model CARGO_INCREMENTAL=0
-# Compiled once and run once, as mutants are.
-cargo test --locked --quiet --profile mutants -p spindrift --lib -- memory::model
+export CARGO_TARGET_DIR=$PWD/target/model CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
+# Compiled once and run once.
+cargo test --locked --quiet --profile dev -p spindrift --lib -- memory::model

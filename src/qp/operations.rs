@@ -315,7 +315,7 @@ impl Qp {
         while self.responder.receive(ahead).is_none() {
             let Some((posted, low)) = self.responder.take_shared() else { break };
             cx.events.extend(low.map(|srq| Event::SrqLimitReached { srq }));
-            let buffer = self.pin_buffer(&mut cx.memory, &posted).unwrap_or_else(Buffer::Unusable);
+            let buffer = self.pin_buffer(&mut cx.memory, &posted).unwrap_or_else(|error| Buffer::Unusable(Box::new(error)));
             self.responder.push_recv(Receive { wr_id: posted.wr.wr_id, buffer });
         }
     }
@@ -413,8 +413,8 @@ fn place_in(buffer: &Buffer, ahead: u16, head: DataView<'_>, len: usize) -> Resu
     let message_len = reth.dma_len;
     if u64::from(message_len) > buffer.len() {
         cold_path();
-        return Err(match *buffer {
-            Buffer::Unusable(error) => Violation::ReceiveBuffer { error },
+        return Err(match buffer {
+            Buffer::Unusable(error) => Violation::ReceiveBuffer { error: **error },
             _ => Violation::ReceiveTooShort { message_len, buffer_len: buffer.len() },
         });
     }

@@ -23,8 +23,8 @@ pub(crate) enum Buffer {
     One(PayloadRef),
     /// Several ranges, filled in order.
     Several(Box<[PayloadRef]>),
-    /// It cannot be used. A message that needs it ends the queue pair.
-    Unusable(MemoryError),
+    /// It cannot be used. A message that needs it ends the queue pair. Elsewhere, so that each receive takes less memory.
+    Unusable(Box<MemoryError>),
 }
 
 impl Buffer {
