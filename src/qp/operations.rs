@@ -315,7 +315,9 @@ impl Qp {
         while self.responder.receive(ahead).is_none() {
             let Some((posted, low)) = self.responder.take_shared() else { break };
             cx.events.extend(low.map(|srq| Event::SrqLimitReached { srq }));
-            let buffer = self.pin_buffer(&mut cx.memory, &posted).unwrap_or_else(|error| Buffer::Unusable(Box::new(error)));
+            let buffer = self
+                .pin_buffer(&mut cx.memory, &posted)
+                .unwrap_or_else(|error| Buffer::Unusable(Box::new(error)));
             self.responder.push_recv(Receive { wr_id: posted.wr.wr_id, buffer });
         }
     }
