@@ -6,7 +6,9 @@ use std::sync::Arc;
 use rand::Rng;
 
 use crate::memory::{Access, MemoryError, MemoryView, MrKey, PdId, Region};
-use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PlaneSet};
+use crate::path::{
+    EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PlaneRole, PlaneSet, RoleStatus,
+};
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::MAX_SGE;
@@ -428,6 +430,19 @@ impl Endpoint {
     pub fn planes(&self, qpn: Qpn) -> Option<PlaneSet> {
         let (ours, theirs) = self.qps.find(qpn)?.paths.ports();
         Some(PlaneSet(ours.0 & theirs.0))
+    }
+
+    /// The roles of a queue pair's planes; `None` also if they have none.
+    pub fn role_status(&self, qpn: Qpn) -> Option<RoleStatus> {
+        self.qps.find(qpn)?.paths.role_status()
+    }
+
+    /// Makes a role of planes the preferred one of a queue pair: for maintenance of a NIC, or because it slows the job.
+    /// Packets take its planes from now on, or once they have been fit for the hold time
+    /// ([`Paths::prefer`]). Returns whether they do; `false` also if there is no such queue pair, or the role has no
+    /// planes.
+    pub fn prefer_role(&mut self, qpn: Qpn, role: PlaneRole) -> bool {
+        self.with_paths(qpn, |paths| paths.prefer(role)).unwrap_or(false)
     }
 
     /// Entropy values of a queue pair with their states.

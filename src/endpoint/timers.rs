@@ -44,6 +44,10 @@ impl Endpoint {
         if qp.paths.has_events() && !core::mem::replace(&mut qp.path_events_reported, true) {
             self.cx.events.push_back(Event::PathsChanged { qpn: qp.qpn });
         }
+        if let Some(planes) = qp.paths.take_switch() {
+            qp.log_switch(&self.cx.peers, planes);
+            self.cx.events.push_back(Event::PlanesSwitched { qpn: qp.qpn, planes });
+        }
         let at = qp.next_timeout();
         if at < qp.armed_at {
             qp.armed_at = at;

@@ -10,7 +10,7 @@ use crossbeam_queue::ArrayQueue;
 use super::event_fd::EventFlag;
 use super::tuning::ASYNC_EVENTS;
 use crate::endpoint::{CqId, QpFailure};
-use crate::path::EvEvent;
+use crate::path::{EvEvent, PlaneSet};
 use crate::wire::{Ev, Qpn};
 use crate::work::SrqId;
 
@@ -33,6 +33,14 @@ pub enum AsyncEvent {
         lane: u32,
         /// The port's plane.
         plane: u8,
+    },
+    /// The packets of a queue pair take the planes of another [role](crate::path::PlaneRole) from now on: the other NIC
+    /// took over, or the preferred one is back.
+    PlanesSwitched {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The planes that serve.
+        planes: PlaneSet,
     },
     /// The application denied an entropy value or a plane to a queue pair.
     PathDenied {

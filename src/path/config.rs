@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spindrift_srv6::{EvProfile, ProfileError};
 
-use super::MAX_SKIP_LIMIT;
+use super::{MAX_SKIP_LIMIT, PlaneSet};
 use crate::wire::Ev;
 
 /// Most planes a NIC may have: a plane is a bit of the 32-bit port mask of a Port Status Update
@@ -55,7 +55,7 @@ pub enum EvSource {
 
 /// The path set of a queue pair: sizes, source of the entropy values, probe cadence.
 ///
-/// Times are in nanoseconds. The sizes are totals over all planes; each plane gets an equal share,
+/// Times are in nanoseconds. The sizes are totals over all planes of a role; each plane gets an equal share,
 /// rounded up, because equal entropy values per plane equalise the planes' load (MRC paper,
 /// section 2.1).
 #[derive(Clone, Debug)]
@@ -71,6 +71,16 @@ pub struct PathConfig {
     pub min_active: u16,
     /// Planes, that is NIC ports, 1 to [`MAX_PLANES`].
     pub planes: u8,
+    /// Planes that stand by for the others, those of a second NIC: see [`PlaneRole`](super::PlaneRole). Some planes
+    /// must remain. Default none.
+    pub standby: PlaneSet,
+    /// Interval between probes of planes that stand by, one path at a time; 0: they are not probed. Default 1 s.
+    pub standby_probe_ns: u64,
+    /// Time that the preferred planes must be fit before packets return to them. It doubles with every failover.
+    /// Default 1 s.
+    pub failback_hold_ns: u64,
+    /// The longest such time, and the time without a failover that takes one doubling back. Default 60 s.
+    pub failback_hold_max_ns: u64,
     /// The source of the entropy values. Default: random, 32 bits wide.
     pub source: EvSource,
     /// Time from an entropy value becoming `ASSUMED_BAD` to its first probe. Default 1 ms.
@@ -110,6 +120,27 @@ pub enum PathConfigError {
     /// `planes` is 0 or more than [`MAX_PLANES`].
     #[error("planes = {0}: must be 1 to {MAX_PLANES}")]
     Planes(u8),
+    /// `standby` has all planes, or one that does not exist.
+    #[error("standby = {standby:#x}: must leave at least one of the {planes} planes, and name no other")]
+    Standby {
+        /// The given set, as a bit mask.
+        standby: u32,
+        /// The number of planes requested.
+        planes: u8,
+    },
+    /// `standby_probe_ns` is more than [`MAX_PROBE_INTERVAL_NS`].
+    #[error("standby_probe_ns = {0}: at most {MAX_PROBE_INTERVAL_NS}")]
+    StandbyProbe(u64),
+    /// `failback_hold_ns` is more than `failback_hold_max_ns`, or that is more than [`MAX_PROBE_INTERVAL_NS`].
+    #[error(
+        "failback_hold_ns = {hold}: at most failback_hold_max_ns ({max}), and that at most {MAX_PROBE_INTERVAL_NS}"
+    )]
+    FailbackHold {
+        /// The given value.
+        hold: u64,
+        /// The given `failback_hold_max_ns`.
+        max: u64,
+    },
     /// `active` is smaller than `planes`.
     #[error("active = {active}: every one of the {planes} planes needs at least one entropy value")]
     Active {
@@ -200,6 +231,10 @@ impl PathConfig {
             backup: 64,
             min_active: 4,
             planes,
+            standby: PlaneSet::default(),
+            standby_probe_ns: 1_000_000_000,
+            failback_hold_ns: 1_000_000_000,
+            failback_hold_max_ns: 60_000_000_000,
             source: EvSource::Random { width_bits: 32 },
             probe_interval_ns: 1_000_000,
             probe_interval_max_ns: 1_000_000_000,
@@ -226,7 +261,11 @@ impl PathConfig {
         if self.active < u16::from(self.planes) {
             return Err(E::Active { active: self.active, planes: self.planes });
         }
-        let total = (self.active_per_plane() + self.backup_per_plane()) * usize::from(self.planes);
+        let all = PlaneSet::first(self.planes).0;
+        if self.standby.0 & !all != 0 || self.standby.0 == all {
+            return Err(E::Standby { standby: self.standby.0, planes: self.planes });
+        }
+        let total = self.wanted_evs();
         if total > MAX_EVS {
             return Err(E::TooMany(total));
         }
@@ -247,6 +286,13 @@ impl PathConfig {
         }
         if self.probes_to_revive == 0 {
             return Err(E::ProbesToRevive);
+        }
+        if self.standby_probe_ns > MAX_PROBE_INTERVAL_NS {
+            return Err(E::StandbyProbe(self.standby_probe_ns));
+        }
+        let (hold, max) = (self.failback_hold_ns, self.failback_hold_max_ns);
+        if hold > max || max > MAX_PROBE_INTERVAL_NS {
+            return Err(E::FailbackHold { hold, max });
         }
         if self.skip_limit > MAX_SKIP_LIMIT {
             return Err(E::SkipLimit(self.skip_limit));
@@ -287,7 +333,7 @@ impl PathConfig {
             return Err(PathConfigError::Width(width_bits));
         }
         // A quarter of the space, so that random distinct values need few draws.
-        let per_plane = self.active_per_plane() + self.backup_per_plane();
+        let per_plane = (0..self.planes).map(|plane| self.evs_of(plane)).max().unwrap_or(0);
         if per_plane as u64 > (1_u64 << width_bits) / 4 {
             return Err(PathConfigError::TooNarrow { width_bits, per_plane });
         }
@@ -305,18 +351,34 @@ impl PathConfig {
 
     /// The minimum of active values if there are `evs` in all.
     pub(super) fn floor_of(&self, evs: usize) -> u16 {
-        let wanted = (self.active_per_plane() + self.backup_per_plane()) * usize::from(self.planes);
+        let wanted = self.wanted_evs();
         let most = if evs < wanted { (evs / 8).max(1) } else { evs };
         usize::from(self.min_active).min(most) as u16
     }
 
-    /// Active entropy values of one plane: an equal share, rounded up.
-    pub(super) fn active_per_plane(&self) -> usize {
-        usize::from(self.active).div_ceil(usize::from(self.planes.max(1)))
+    /// Entropy values of all planes, if the source has enough.
+    fn wanted_evs(&self) -> usize {
+        (0..self.planes).map(|plane| self.evs_of(plane)).sum()
     }
 
-    /// Backup entropy values of one plane: an equal share, rounded up.
-    pub(super) fn backup_per_plane(&self) -> usize {
-        usize::from(self.backup).div_ceil(usize::from(self.planes.max(1)))
+    fn evs_of(&self, plane: u8) -> usize {
+        self.active_of(plane) + self.backup_of(plane)
+    }
+
+    /// Active entropy values of a plane: an equal share among those of its role, rounded up.
+    pub(super) fn active_of(&self, plane: u8) -> usize {
+        usize::from(self.active).div_ceil(self.planes_like(plane))
+    }
+
+    /// Backup entropy values of a plane: an equal share among those of its role, rounded up.
+    pub(super) fn backup_of(&self, plane: u8) -> usize {
+        usize::from(self.backup).div_ceil(self.planes_like(plane))
+    }
+
+    /// Planes with the role of this one.
+    fn planes_like(&self, plane: u8) -> usize {
+        let standby = self.standby.0.count_ones() as usize;
+        let count = if self.standby.contains(plane) { standby } else { usize::from(self.planes) - standby };
+        count.max(1)
     }
 }

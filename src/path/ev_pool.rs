@@ -22,16 +22,16 @@ pub(super) fn below(rng: &mut SplitMix64, n: u16) -> u16 {
 }
 
 /// Chooses the entropy values of `plane`. `cfg` is valid.
-pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Selection {
-    let active = cfg.active_per_plane();
-    let wanted = active + cfg.backup_per_plane();
+pub(super) fn select(cfg: &PathConfig, plane: u8, rng: &mut SplitMix64) -> Selection {
+    let active = cfg.active_of(plane);
+    let wanted = active + cfg.backup_of(plane);
     let evs = match &cfg.source {
         EvSource::Random { width_bits } => draw(*width_bits, wanted, rng),
         EvSource::Explicit(lists) => {
-            let list = lists.get(plane).map_or(&[][..], Vec::as_slice);
+            let list = lists.get(usize::from(plane)).map_or(&[][..], Vec::as_slice);
             sample(list.to_vec(), wanted, rng)
         }
-        EvSource::Routed { profiles, width_bits } => match profiles.get(plane) {
+        EvSource::Routed { profiles, width_bits } => match profiles.get(usize::from(plane)) {
             Some(Some(profile)) => draw_paths(profile, wanted, rng),
             _ => draw(*width_bits, wanted, rng),
         },

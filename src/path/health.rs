@@ -6,6 +6,11 @@ use crate::time::Time;
 use crate::wire::Ev;
 
 impl Plane {
+    /// Entropy values that are neither bad nor denied.
+    pub(super) const fn good(&self) -> u16 {
+        self.active + self.spare
+    }
+
     /// Has fewer active entropy values than its target, and so no backups either.
     fn is_short(&self) -> bool {
         self.active < self.target
@@ -60,6 +65,8 @@ impl Paths {
     pub fn on_delivered(&mut self, id: EvId, now: Time) {
         if self.shows_life(id) {
             self.probe_soon(id, now);
+        } else {
+            self.is_proven(id);
         }
     }
 
@@ -155,7 +162,7 @@ impl Paths {
         self.planes.get(usize::from(plane)).map_or(0, |state| usize::from(state.active))
     }
 
-    fn assume_bad(&mut self, id: EvId, now: Time) {
+    pub(super) fn assume_bad(&mut self, id: EvId, now: Time) {
         let Some(entry) = self.entries.get(usize::from(id.0)) else { return };
         if entry.flags & (BAD | DENIED) != 0 {
             return;
@@ -165,6 +172,10 @@ impl Paths {
             let Some(other) = self.bad_to_use(|other| other.flags & ALIVE != 0) else {
                 self.counters.floor_holds += 1;
                 self.pass_over(id, LOSS_SKIPS);
+                self.force(id);
+                if self.roles.is_some() {
+                    self.role_health_changed();
+                }
                 return;
             };
             self.counters.floor_returns += 1;
@@ -177,23 +188,24 @@ impl Paths {
         self.push_event(id, EvState::AssumedBad);
         self.share_backups();
         self.heal_reverse(plane);
-        self.refresh_usable();
+        self.role_health_changed();
     }
 
     /// Whether the floor on active entropy values keeps one of this plane in use that is neither bad nor denied. As
-    /// no plane has backups left then, it is active.
+    /// no plane has backups left then, it is active. None is needed if planes that stand by can take over.
     fn is_needed(&self, plane: u8) -> bool {
-        let good = |state: &Plane| state.active + state.spare;
-        PlaneSet(self.usable).contains(plane) && self.sum(self.usable, good) <= self.min_active
+        PlaneSet(self.usable).contains(plane)
+            && self.sum(self.usable, Plane::good) <= self.min_active
+            && !self.idle_is_fit()
     }
 
-    /// Active entropy values of the planes that are open.
+    /// Active entropy values of the open planes that serve.
     fn active_open(&self) -> u16 {
-        self.sum(self.open, |state| state.active)
+        self.sum(self.floor_planes(), |state| state.active)
     }
 
     /// The sum of `count` over the planes in `mask`: at most the number of entropy values.
-    fn sum(&self, mask: u32, count: impl Fn(&Plane) -> u16) -> u16 {
+    pub(super) fn sum(&self, mask: u32, count: impl Fn(&Plane) -> u16) -> u16 {
         let planes = (0..).zip(self.planes.iter());
         planes.filter(|(plane, _)| mask >> plane & 1 == 1).map(|(_, state)| count(state)).sum()
     }
@@ -204,7 +216,7 @@ impl Paths {
         let sliced = self.sliced;
         self.planes.iter_mut().for_each(|state| state.take_back(sliced));
         while self.active_open() < self.min_active {
-            let open = self.open;
+            let open = self.floor_planes();
             let lenders = (0..).zip(self.planes.iter_mut());
             let lenders = lenders.filter(|(plane, state)| open >> plane & 1 == 1 && state.spare > 0);
             let Some((_, state)) = lenders.min_by_key(|(_, state)| state.active) else { return };
@@ -218,6 +230,7 @@ impl Paths {
         let open = mask & self.local_ports & self.peer_ports & !self.denied_planes;
         let returned = open & !self.open;
         self.open = open;
+        self.choose_role();
         self.probe_planes_soon(returned);
         self.keep_floor();
         self.refresh_usable();
@@ -229,19 +242,20 @@ impl Paths {
 
     /// Reactivates `ASSUMED_BAD` entropy values if ports or the deny list leave fewer than `min_active`, backups
     /// included: a path that may be bad is better than none.
-    fn keep_floor(&mut self) {
+    pub(super) fn keep_floor(&mut self) {
         self.share_backups();
         while self.active_open() < self.min_active {
             let Some(id) = self.bad_to_use(|_| true) else { return };
             self.counters.floor_returns += 1;
             self.revive(id, 1);
+            self.force(id);
         }
     }
 
-    /// The `ASSUMED_BAD` entropy value to reactivate, among those on open planes that are `fit`: preferably a live one,
+    /// The `ASSUMED_BAD` entropy value to reactivate, among those on open planes that serve and are `fit`: preferably a live one,
     /// then one of the plane with the fewest active ones.
     fn bad_to_use(&self, fit: impl Fn(&Entry) -> bool) -> Option<EvId> {
-        let open = PlaneSet(self.open);
+        let open = PlaneSet(self.floor_planes());
         let bad = self.entries.iter().zip(0..);
         let bad = bad.filter(|(entry, _)| entry.flags & BAD != 0 && open.contains(entry.plane) && fit(entry));
         let least = bad.min_by_key(|(entry, _)| (entry.flags & ALIVE == 0, self.active_len(entry.plane)));
@@ -271,11 +285,13 @@ impl Paths {
 
     /// Recomputes which planes can be picked. A plane that cannot be picked loses its saved turns.
     pub(super) fn refresh_usable(&mut self) {
-        let mut usable = 0;
+        let states = || (0..).zip(self.planes.iter());
+        let working = states().filter(|&(plane, state)| self.open >> plane & 1 == 1 && state.active > 0);
+        self.working = working.fold(0, |mask, (plane, _)| mask | 1 << plane);
+        let serving = self.working & self.serving;
+        let usable = if serving == 0 { self.working } else { serving };
         for (plane, state) in (0..).zip(self.planes.iter_mut()) {
-            if self.open >> plane & 1 == 1 && state.active > 0 {
-                usable |= 1 << plane;
-            } else {
+            if usable >> plane & 1 == 0 {
                 state.debt = 0;
             }
         }
@@ -284,7 +300,7 @@ impl Paths {
     }
 
     /// Moves an entropy value from the active or backup part to the part out of use; a backup replaces an active one.
-    fn take_out(&mut self, id: u16) {
+    pub(super) fn take_out(&mut self, id: u16) {
         let Some((plane, at)) = self.place(id) else { return };
         let sliced = self.sliced;
         let Some((state, order)) = self.plane_mut(plane) else { return };

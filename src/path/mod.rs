@@ -8,8 +8,9 @@
 //! | In | Out |
 //! |---|---|
 //! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_packet_lost`](Paths::on_packet_lost), [`on_loss`](Paths::on_loss), [`on_unmarked`](Paths::on_unmarked), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
-//! | [`on_probe_answer`](Paths::on_probe_answer), [`expire_probes`](Paths::expire_probes) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
+//! | [`on_probe_answer`](Paths::on_probe_answer), [`on_timer`](Paths::on_timer) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
 //! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
+//! | [`prefer`](Paths::prefer), [`fail_serving`](Paths::fail_serving) | [`role_status`](Paths::role_status) |
 //! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_acks`](Paths::end_acks), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
 //!
 //! An EV's life (MRC 1.0, figure 5):
@@ -26,7 +27,8 @@
 //! ```
 //!
 //! All planes carry equal load whatever happens to their EVs, as long as each has one that works
-//! (MRC paper, section 4).
+//! (MRC paper, section 4). Planes of a second NIC may [stand by](PathConfig::standby); then this holds for the planes of
+//! one [role](PlaneRole).
 
 mod blame;
 mod config;
@@ -35,6 +37,7 @@ mod events;
 mod health;
 mod probe;
 mod reverse;
+mod roles;
 mod spray;
 mod status;
 mod steer;
@@ -49,6 +52,7 @@ pub use self::config::{
     EvSource, MAX_EVS, MAX_PLANES, MAX_PROBE_INTERVAL_NS, MAX_REVERSE_PER_PLANE, PathConfig, PathConfigError,
 };
 pub use self::probe::{MAX_PROBES_IN_FLIGHT, Probe};
+pub use self::roles::{PlaneRole, RoleStatus};
 pub use self::status::{EvEvent, EvState, EvStatus, PathCounters};
 pub use self::steer::MAX_SKIP_LIMIT;
 
@@ -57,6 +61,7 @@ use self::events::Events;
 use self::probe::Prober;
 pub(crate) use self::reverse::REVERSE_REFRESH_BYTES;
 use self::reverse::Reverse;
+use self::roles::Roles;
 use crate::wire::Ev;
 
 /// A set of planes: bit n is plane n.
@@ -76,6 +81,16 @@ impl PlaneSet {
     pub const fn contains(self, plane: u8) -> bool {
         plane < 32 && self.0 >> plane & 1 == 1
     }
+
+    /// The number of planes in the set.
+    pub(crate) const fn count(self) -> u16 {
+        self.0.count_ones() as u16
+    }
+
+    /// The plane number `n` of the set, in ascending order.
+    pub(crate) fn nth(self, n: u16) -> Option<u8> {
+        (0..32).filter(|&plane| self.contains(plane)).nth(usize::from(n))
+    }
 }
 
 /// Identifies an entropy value of one [`Paths`] for the lifetime of that, whether it is active, a backup or bad.
@@ -93,6 +108,8 @@ pub(crate) struct SelectedPath {
 /// What the path of a retransmission should be like (decision 7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathHint {
+    /// Take a path of the role that does not serve, if there is one.
+    pub(crate) idle: bool,
     /// Take a bad path, if there is one other than this.
     pub(crate) bad_but: Option<EvId>,
     /// Take the active path on which the newest packet arrived, if there is one other than this.
@@ -119,7 +136,7 @@ pub enum EvMark {
 struct Entry {
     ev: Ev,
     plane: u8,
-    /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`.
+    /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`, `FORCED`.
     flags: u8,
     /// Number of times still to be passed over: in SKIP unless 0.
     skip: u8,
@@ -135,6 +152,8 @@ const DENIED: u8 = 2;
 const PROBING: u8 = 4;
 /// Live: `ASSUMED_BAD`, and a packet has arrived on it since the last loss or expired probe.
 const ALIVE: u8 = 8;
+/// Neither bad nor denied, but only to keep `min_active`: nothing shows that it works. Set only if planes have roles.
+const FORCED: u8 = 16;
 
 /// One plane's part of the arrays, and the state of its rotation.
 ///
@@ -178,7 +197,15 @@ pub struct Paths {
     /// Planes that are up on both sides and not denied.
     open: u32,
     /// Open planes with at least one active entropy value.
+    working: u32,
+    /// Those of them that serve, or all if none does.
     usable: u32,
+    /// Planes whose role lets them carry packets: all, if planes have no roles.
+    serving: u32,
+    /// Planes whose role lets them carry acknowledgements.
+    ack_role: u32,
+    /// `None` if planes have no roles.
+    roles: Option<Box<Roles>>,
     /// Planes whose turn in this round is still to come.
     round: u32,
     local_ports: u32,
@@ -210,7 +237,7 @@ impl Paths {
         let mut entries = Vec::new();
         let mut planes = Vec::with_capacity(usize::from(cfg.planes));
         for plane in 0..cfg.planes {
-            let chosen = ev_pool::select(cfg, usize::from(plane), &mut rng);
+            let chosen = ev_pool::select(cfg, plane, &mut rng);
             let active = chosen.active as u16;
             planes.push(Plane {
                 base: entries.len() as u16,
@@ -232,6 +259,7 @@ impl Paths {
         let order = (0..entries.len() as u16).collect();
         let min_active = cfg.floor_of(entries.len());
         let all = PlaneSet::first(cfg.planes).0;
+        let serving = all & !cfg.standby.0;
         let last_plane = ev_pool::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
             prober: Prober::new(cfg, entries.len() as u16),
@@ -243,8 +271,12 @@ impl Paths {
             planes: planes.into_boxed_slice(),
             rng,
             open: all,
-            usable: all,
-            round: all,
+            working: all,
+            usable: serving,
+            round: serving,
+            serving,
+            ack_role: serving,
+            roles: Roles::new(cfg),
             local_ports: all,
             peer_ports: all,
             denied_planes: 0,
@@ -260,6 +292,7 @@ impl Paths {
         for plane in 0..cfg.planes {
             paths.heal_reverse(plane);
         }
+        paths.find_next_probe();
         Ok(paths)
     }
 
@@ -287,7 +320,7 @@ impl Paths {
     }
 
     /// Planes that [`pick`](Self::pick) can choose: up on both sides, not denied, with at least one
-    /// active entropy value.
+    /// active entropy value, and of the role that serves.
     #[inline]
     pub fn usable_planes(&self) -> PlaneSet {
         PlaneSet(self.usable)

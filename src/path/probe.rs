@@ -4,6 +4,8 @@
 //! `probe_interval_max_ns`; an acknowledged probe resets it. A path that fails again soon after it was revived
 //! (within `probe_interval_max_ns`) has a doubled delay from then on, once for every such relapse. A flapping path
 //! therefore returns only when enough probes succeed over time (MRC paper, section 3).
+//!
+//! Planes that stand by are probed too, one path at a time, so that a dead one is known before it is needed.
 
 use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PlaneSet};
 use crate::time::Time;
@@ -126,7 +128,7 @@ impl Prober {
         self.timeout_ns.max(patience_ns.min(self.interval_max_ns))
     }
 
-    fn first(&mut self, id: u16, now: Time) {
+    pub(super) fn first(&mut self, id: u16, now: Time) {
         let max = self.interval_max_ns;
         if self.due.is_empty() {
             self.make_room();
@@ -198,7 +200,7 @@ impl Paths {
         }
         let (slot, ev) = self.due_probe(now, free)?;
         let probe = Probe { id: self.prober.fresh_id(draw), ev };
-        self.start_probe(slot, probe, now + self.prober.wait_ns(patience_ns));
+        self.start_probe(slot, probe, now, now + self.prober.wait_ns(patience_ns));
         Some(probe)
     }
 
@@ -212,17 +214,21 @@ impl Paths {
     #[cold]
     fn due_probe(&self, now: Time, free: PlaneSet) -> Option<(usize, EvId)> {
         let slot = self.prober.free_slot()?;
-        let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
-        Some((slot, EvId(id)))
+        if let Some((id, _)) = self.most_due(free).filter(|&(_, due)| due <= now) {
+            return Some((slot, EvId(id)));
+        }
+        let idle = self.idle_probe_path(free).filter(|_| self.idle_probe_due() <= now)?;
+        Some((slot, idle))
     }
 
     #[cold]
-    fn start_probe(&mut self, slot: usize, probe: Probe, until: Time) {
+    fn start_probe(&mut self, slot: usize, probe: Probe, now: Time, until: Time) {
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
             *place = Some(InFlight { probe, until });
         }
-        if let Some(entry) = self.entries.get_mut(usize::from(probe.ev.0)) {
-            entry.flags |= PROBING;
+        match self.entries.get_mut(usize::from(probe.ev.0)) {
+            Some(entry) if entry.flags & BAD != 0 => entry.flags |= PROBING,
+            _ => self.idle_probe_sent(now),
         }
         self.counters.probes_sent += 1;
         self.find_next_probe();
@@ -254,14 +260,20 @@ impl Paths {
             let skip = mark == EvMark::SkipOnce && self.ecn_steering;
             self.revive(id, u8::from(skip));
             self.heal_reverse(self.plane(id));
-            self.refresh_usable();
+            self.role_health_changed();
         }
         self.find_next_probe();
         Some(id)
     }
 
-    /// Expires probes; see [`poll_probe`](Self::poll_probe).
-    pub fn expire_probes(&mut self, now: Time) {
+    /// Expires probes; see [`poll_probe`](Self::poll_probe). Also returns packets to the preferred
+    /// [role](super::PlaneRole) when its hold time is over.
+    pub fn on_timer(&mut self, now: Time) {
+        self.expire_probes(now);
+        self.run_roles(now);
+    }
+
+    fn expire_probes(&mut self, now: Time) {
         let mut expired = false;
         for slot in 0..MAX_PROBES_IN_FLIGHT {
             let Some(place) = self.prober.in_flight.get_mut(slot) else { continue };
@@ -274,6 +286,8 @@ impl Paths {
             if self.has(flight.probe.ev.0, BAD) {
                 self.set_flags(flight.probe.ev.0, BAD);
                 self.prober.failed(flight.probe.ev.0, now);
+            } else {
+                self.idle_probe_expired(flight.probe.ev, now);
             }
         }
         if expired {
@@ -281,22 +295,19 @@ impl Paths {
         }
     }
 
-    /// Next time at which [`poll_probe`](Self::poll_probe) or [`expire_probes`](Self::expire_probes) has work;
-    /// [`Time::NEVER`] if no path is bad.
+    /// Next time at which [`poll_probe`](Self::poll_probe) or [`on_timer`](Self::on_timer) has work;
+    /// [`Time::NEVER`] if no path is bad and no plane stands by.
     pub fn next_timeout(&self) -> Time {
         let prober = &self.prober;
-        if prober.bad == 0 && prober.in_flight.iter().all(Option::is_none) {
-            return Time::NEVER;
-        }
         let send = if prober.free_slot().is_some() { prober.next_due } else { Time::NEVER };
         self.next_expiry().min(send)
     }
 
-    /// Next time at which [`expire_probes`](Self::expire_probes) has work: [`next_timeout`](Self::next_timeout) for a
+    /// Next time at which [`on_timer`](Self::on_timer) has work: [`next_timeout`](Self::next_timeout) for a
     /// caller that polls probes anyway.
     pub fn next_expiry(&self) -> Time {
         let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.until);
-        waiting.min().unwrap_or(Time::NEVER)
+        waiting.min().unwrap_or(Time::NEVER).min(self.next_role_timeout())
     }
 
     pub(super) fn schedule_first_probe(&mut self, id: EvId, now: Time) {
@@ -340,7 +351,8 @@ impl Paths {
     }
 
     pub(super) fn find_next_probe(&mut self) {
-        self.prober.next_due = self.most_due(PlaneSet::ALL).map_or(Time::NEVER, |(_, due)| due);
+        let bad_due = self.most_due(PlaneSet::ALL).map_or(Time::NEVER, |(_, due)| due);
+        self.prober.next_due = bad_due.min(self.idle_probe_due());
     }
 
     /// The bad path among the planes in `among` whose probe has been due for longest.

@@ -7,7 +7,7 @@
 use rand_xoshiro::SplitMix64;
 
 use super::ev_pool::below;
-use super::{BAD, DENIED, EvId, PathConfig, Paths, PlaneSet};
+use super::{BAD, DENIED, EvId, FORCED, PathConfig, Paths, PlaneSet};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -237,13 +237,15 @@ impl Paths {
     /// without have a turn of their own. So the ACKs for retransmissions use every path, whatever is acknowledged in
     /// between.
     ///
-    /// Planes without a working entropy value, and those whose last EV probe had no response, are used only if no
+    /// If planes have roles, those of the role on which the peer's packets arrive come first. Planes without a working
+    /// entropy value, and those whose last EV probe had no response, are used only if no
     /// other is up. An acknowledgement on a doubtful path is better than none, but one that waits until a port has
     /// room is better still.
     #[inline]
     pub fn pick_reverse(&mut self, free: PlaneSet, acks: bool) -> Option<(Ev, u8)> {
-        let trusted = self.usable & !self.reverse.unresponsive_planes;
-        let all = [trusted, self.usable].into_iter().find(|&planes| planes != 0).unwrap_or(self.open);
+        let own = self.ack_planes();
+        let trusted = own & !self.reverse.unresponsive_planes;
+        let all = [trusted, own].into_iter().find(|&planes| planes != 0).unwrap_or(self.open);
         let mut planes = all & free.0;
         if planes != 0 && self.reverse.current_group != Some(acks) {
             self.reverse.current_group = Some(acks);
@@ -284,7 +286,8 @@ impl Paths {
         let Some(&entry) = self.entries.get(usize::from(id.0)) else { return };
         let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
         self.reverse.unresponsive_planes &= !(1 << entry.plane);
-        if entry.flags & (BAD | DENIED) != 0 {
+        if entry.flags & (BAD | DENIED | FORCED) != 0 {
+            self.is_proven(id);
             self.shows_life(id);
             return;
         }
@@ -349,11 +352,12 @@ impl Paths {
     }
 
     fn probe_reverse(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
-        if self.usable == 0 {
+        let planes = self.ack_planes();
+        if planes == 0 {
             self.reverse.probe_burst_left = 0;
             return None;
         }
-        let plane = plane_after(self.usable, self.reverse.last_probed);
+        let plane = plane_after(planes, self.reverse.last_probed);
         let state = self.planes.get(usize::from(plane))?;
         // Probes of one time take consecutive values, so that they differ as long as there are enough.
         let at = if self.reverse.probed_at == now {

@@ -91,6 +91,11 @@ impl Paths {
         newest: impl Fn(EvId) -> u64,
     ) -> Option<SelectedPath> {
         let mut free = PlaneSet(free.0 & open.0);
+        if hint.idle
+            && let Some(idle) = self.pick_idle(free)
+        {
+            return Some(idle);
+        }
         if let Some(bad) = hint.bad_but.and_then(|last| self.pick_bad(free, last)) {
             return Some(bad);
         }
@@ -112,7 +117,7 @@ impl Paths {
     /// Counts a packet on this path.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    fn takes(&mut self, id: EvId) -> Option<SelectedPath> {
+    pub(super) fn takes(&mut self, id: EvId) -> Option<SelectedPath> {
         if let Some(taken) = self.taken.get_mut(usize::from(id.0)) {
             cold_path();
             *taken = taken.wrapping_add(1);

@@ -129,6 +129,7 @@ impl Paths {
             + self.prober.memory_bytes()
             + self.losses.memory_bytes()
             + self.reverse.memory_bytes()
+            + self.roles.as_deref().map_or(0, size_of_val)
     }
 
     fn status(&self, id: EvId, entry: Entry, at: u16, plane: &Plane) -> EvStatus {

@@ -362,7 +362,7 @@ impl Peers {
             return;
         }
         let usable = PlaneSet(up.0 & peer.reachability.open().0);
-        let plane = nth_plane(usable, u32::from(update.tries));
+        let plane = u16::from(update.tries).checked_rem(usable.count()).and_then(|turn| usable.nth(turn));
         let id = update.next_id();
         let refused = plane.is_some_and(|plane| {
             let ev = self.next_ev(index, plane, true, members);
@@ -433,13 +433,6 @@ impl Peer {
         let update = self.status_update.map_or(Time::NEVER, |update| update.due);
         update.min(self.reachability.next_timeout(local)).min(self.refresh_at)
     }
-}
-
-/// The `n`th plane of a set, cyclically.
-fn nth_plane(set: PlaneSet, n: u32) -> Option<u8> {
-    let count = set.0.count_ones();
-    let n = n.checked_rem(count)?;
-    (0..32).filter(|&plane| set.contains(plane)).nth(n as usize)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use core::fmt;
 use std::net::IpAddr;
 
+use crate::path::PlaneSet;
 use crate::responder::Violation;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::{SrqId, Wc, WcStatus};
@@ -100,6 +101,13 @@ pub enum Event {
     PathsChanged {
         /// The queue pair.
         qpn: Qpn,
+    },
+    /// Packets take the planes of another [role](crate::path::PlaneRole) from now on.
+    PlanesSwitched {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The planes that serve.
+        planes: PlaneSet,
     },
     /// The application denied an entropy value (`None`: all) on a plane (`None`: all).
     PathDenied {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tracing::field::display;
 use tracing::{debug, error, info};
 
-use crate::path::{EvEvent, EvState};
+use crate::path::{EvEvent, EvState, PlaneSet};
 use crate::peer::Peers;
 use crate::wire::{Ev, Qpn};
 
@@ -62,6 +62,13 @@ impl Qp {
     pub(super) fn log_timeout(&self, peers: &Peers) {
         let (number, wait_ns) = self.requester.retry();
         of_qp!(debug, "spindrift::qp", self.who(peers), number, wait_ns, "retransmission timeout");
+    }
+
+    /// Packets take other planes, because a NIC failed or returned.
+    #[cold]
+    pub(crate) fn log_switch(&self, peers: &Peers, planes: PlaneSet) {
+        let mask = planes.0;
+        of_qp!(info, "spindrift::path", self.who(peers), mask, "packets take the planes of another role");
     }
 
     #[cold]

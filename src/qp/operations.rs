@@ -35,6 +35,7 @@ impl Qp {
         let result = self.responder.arrive::<false>(seq, || Arrived::new(head, len), &mut cx.deliveries);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
+            self.paths.acks_follow(source.port);
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
         self.counters.rx_packets += 1;

@@ -147,6 +147,7 @@ impl Qp {
         let result = self.responder.arrive::<true>(seq, || Arrived::plain(head, len), &mut cx.deliveries);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
+            self.paths.acks_follow(source.port);
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
         self.counters.rx_packets += 1;
@@ -196,6 +197,7 @@ impl Qp {
     fn count_arrival<M: Meta>(&mut self, cx: &Cx, source: Origin<M>, head: DataView<'_>, len: usize) {
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
+            self.paths.acks_follow(source.port);
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
     }
@@ -257,6 +259,7 @@ impl Qp {
         source: Origin<M>,
         head: DataView<'_>,
     ) -> Wakes {
+        self.paths.acks_follow(source.port);
         let trigger = trigger(cx.cfg.entropy, source.meta, head);
         let duplicate = Trigger { repeated: true, ..trigger };
         match class {

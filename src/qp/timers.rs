@@ -15,7 +15,11 @@ impl Qp {
         }
         // While it is in the list, probes are sent as soon as there is room. It is armed again when it leaves the
         // list.
-        let paths = if self.in_control_list { self.paths.next_expiry() } else { self.paths.next_timeout() };
+        let paths = match (self.state, self.in_control_list) {
+            (QpState::Rts, false) => self.paths.next_timeout(),
+            (QpState::Rts, true) => self.paths.next_expiry(),
+            _ => Time::NEVER,
+        };
         self.requester.next_timeout().min(paths).min(self.reverse.check_at()).min(self.pace_at)
     }
 
@@ -40,7 +44,7 @@ impl Qp {
             }
         }
         if self.paths.next_timeout() <= now {
-            self.paths.expire_probes(now);
+            self.paths.on_timer(now);
             wakes |= Wakes::CONTROL;
         }
         self.check_reverse_paths(cx, now);

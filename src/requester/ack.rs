@@ -115,6 +115,7 @@ impl Requester {
                 self.resolve_doubts(now, &report, env);
             }
         }
+        self.fail_over_if_silent(now, env);
         AckOutcome::Used
     }
 
@@ -247,6 +248,9 @@ impl Requester {
             return None;
         }
         let ev = EvId(record.ev);
+        if env.paths.has_idle_planes() {
+            self.weigh_roles(now, ev, record.order, env);
+        }
         match sack.mark {
             Mark::SkipOnce => env.paths.on_ecn(ev, now),
             Mark::AlwaysSkip => env.paths.on_always_skip(ev, now),

@@ -13,6 +13,7 @@ mod loss;
 mod packet;
 mod queue;
 mod rnr;
+mod role_doubt;
 mod rtt;
 mod send;
 mod spurious;
@@ -41,6 +42,7 @@ use fetch::Fetches;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
 use rnr::NotReady;
+use role_doubt::RoleDoubt;
 use rtt::{PathOrder, Reordering, Rtt};
 use spurious::{RtxHistory, RtxReason, SuspectedEvs};
 
@@ -163,6 +165,7 @@ pub(crate) struct Requester {
     new_asked: bool,
     /// A due TLP waited for room on another plane until the RTO expired.
     any_plane: bool,
+    role_doubt: RoleDoubt,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
     driver_stall: DriverStall,
@@ -214,6 +217,7 @@ impl Requester {
             probed: None,
             new_asked: false,
             any_plane: false,
+            role_doubt: RoleDoubt::default(),
             timed_out_at: Time::ZERO,
             driver_stall: DriverStall::default(),
             not_ready: NotReady::default(),

@@ -104,7 +104,7 @@ impl Requester {
         // While the peer is not ready for the oldest packets, only responses may leave.
         let asks = self.probe_pending && !(self.lost_count > 0 && self.is_paused());
         if asks && let Some(seq) = self.probe_target() {
-            if !self.new_asked && open && self.new_packet_fits() {
+            if !self.new_asked && !self.role_doubt.is_open() && open && self.new_packet_fits() {
                 return Some((self.next, SendKind::New));
             }
             return Some((seq, SendKind::Probe));
@@ -144,7 +144,7 @@ impl Requester {
     /// - The first packet after an RTO prefers a path that is known to work. That knowledge may be out of date, so
     ///   the next packets take other paths in turn.
     /// - From the second TLP in a row on, every other one takes a path that is not in use. The paths in use may be
-    ///   the dead ones, and the state of the others may be wrong.
+    ///   the dead ones, and the state of the others may be wrong. Half of these take the planes that stand by.
     /// - A TLP avoids the path in use that the TLP before it took. If each TLP is a copy of a different packet, the
     ///   last copies of all of them may have taken the one path that works.
     pub(crate) fn path_hint(&self, seq: u64, kind: SendKind) -> PathHint {
@@ -158,6 +158,7 @@ impl Requester {
         let last = EvId(self.records.get(seq).ev);
         let avoid = self.probed.filter(|_| is_probe).unwrap_or(last);
         PathHint {
+            idle: is_probe && self.tries_idle_planes(),
             bad_but: (is_probe && self.tail_probes % 2 == 1).then_some(last),
             proven_but: prefers_proven.then_some(avoid),
             avoid: Some(avoid),

@@ -491,7 +491,7 @@ impl World {
         match event {
             Event::Completion { wc, .. } if wc.opcode.is_receive() => self.on_received(node, &wc),
             Event::Completion { wc, .. } => self.on_completed(node, &wc),
-            Event::SendRetired { .. } | Event::PathsChanged { .. } => {}
+            Event::SendRetired { .. } | Event::PathsChanged { .. } | Event::PlanesSwitched { .. } => {}
             other => panic!("{other:?}: {:?}", self.progress()),
         }
     }

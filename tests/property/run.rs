@@ -407,7 +407,7 @@ impl World {
                 self.stream(|stream| stream.from == End { node, qpn }).writer.ledger.failed = true;
                 self.stream(|stream| stream.to == End { node, qpn }).writer.ledger.receiver_failed = true;
             }
-            Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
+            Event::PathsChanged { .. } | Event::PlanesSwitched { .. } | Event::PathDenied { .. } => {}
             Event::EvProbeAnswered { .. } | Event::SrqLimitReached { .. } => {
                 panic!("nobody asked for it: {event:?}")
             }

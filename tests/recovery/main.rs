@@ -12,6 +12,7 @@ mod pauses;
 mod reads;
 mod reordering;
 mod silence;
+mod standby;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -508,6 +508,9 @@ impl Lane {
                     self.common.events.push(AsyncEvent::Path { qpn, change });
                 }
             }
+            Event::PlanesSwitched { qpn, planes } => {
+                self.common.events.push(AsyncEvent::PlanesSwitched { qpn, planes });
+            }
             Event::PathDenied { qpn, ev, plane } => {
                 self.common.events.push(AsyncEvent::PathDenied { qpn, ev, plane });
             }

@@ -10,6 +10,7 @@ mod losses;
 mod model;
 mod probes;
 mod reverse;
+mod roles;
 mod setup;
 mod spray;
 mod steering;

@@ -466,7 +466,7 @@ impl Model {
                 self.alive[usize::from(probe.ev.0)] = false;
             }
         }
-        self.paths.expire_probes(now);
+        self.paths.on_timer(now);
     }
 
     fn probe(&mut self, patience_ns: u64) {

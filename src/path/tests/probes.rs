@@ -54,7 +54,7 @@ fn unanswered_probes_double_the_delay_up_to_the_maximum() {
         paths.next_probe(due).unwrap();
         let expiry = paths.next_timeout();
         assert_eq!(expiry, due + 4 * MS);
-        paths.expire_probes(expiry);
+        paths.on_timer(expiry);
         delays_ms.push((paths.next_timeout() - expiry) / MS);
     }
     assert_eq!(delays_ms, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000, 1000]);
@@ -103,9 +103,9 @@ fn a_probe_waits_for_as_long_as_round_trips_take() {
         paths.patient_probe(at_us(1000), patience_ns).unwrap();
         let expiry = paths.next_timeout();
         assert_eq!(expiry, paths.next_expiry());
-        paths.expire_probes(Time(expiry.0 - 1));
+        paths.on_timer(Time(expiry.0 - 1));
         assert_eq!(paths.counters().probes_expired, 0);
-        paths.expire_probes(expiry);
+        paths.on_timer(expiry);
         assert_eq!(paths.counters().probes_expired, 1);
         expiry - at_us(1000)
     };
@@ -127,7 +127,7 @@ fn each_probe_waits_by_the_round_trips_of_its_time() {
     let patient = paths.patient_probe(at_us(1000), 50 * MS).unwrap();
     paths.patient_probe(at_us(1000), 0).unwrap();
     assert_eq!(paths.next_expiry(), at_us(5000));
-    paths.expire_probes(at_us(5000));
+    paths.on_timer(at_us(5000));
     assert_eq!(paths.counters().probes_expired, 1);
     assert_eq!(paths.next_expiry(), at_us(51_000));
     assert_eq!(paths.on_probe_answer(patient.id, EvMark::None, at_us(50_999)), Some(EvId(0)));
@@ -143,7 +143,7 @@ fn an_unanswered_probe_starts_the_count_again() {
             paths.on_probe_answer(probe.id, EvMark::None, due);
         } else {
             let expiry = paths.next_timeout();
-            paths.expire_probes(expiry);
+            paths.on_timer(expiry);
         }
         state(paths, EvId(0))
     };
@@ -167,7 +167,7 @@ fn late_repeated_and_forged_answers_are_counted_and_ignored() {
     let mut paths = with_one_bad();
     let probe = paths.next_probe(at_us(1000)).unwrap();
     assert_eq!(paths.on_probe_answer(probe.id.wrapping_add(1), EvMark::None, at_us(1010)), None);
-    paths.expire_probes(at_us(5000));
+    paths.on_timer(at_us(5000));
     assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(5001)), None);
     let probe = paths.next_probe(at_us(7000)).unwrap();
     assert!(paths.on_probe_answer(probe.id, EvMark::None, at_us(7010)).is_some());
@@ -187,7 +187,7 @@ fn a_few_in_flight_the_longest_due_first() {
     assert_eq!(sent, [0, 1, 2, 3]);
     // No slot is free: nothing to do before one expires.
     assert_eq!(paths.next_timeout(), now + 4 * MS);
-    paths.expire_probes(now + 4 * MS);
+    paths.on_timer(now + 4 * MS);
     assert_eq!(paths.next_probe(now + 4 * MS).map(|probe| probe.ev), Some(EvId(4)));
     assert_eq!(paths.counters().probes_sent, 5);
 }

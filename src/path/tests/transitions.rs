@@ -94,7 +94,7 @@ fn a_bad_path_that_lives_takes_the_place_of_the_last_one() {
         ("one more lost", |paths, id| paths.on_loss(id, at_us(3))),
         ("a probe not answered", |paths, id| {
             assert_eq!(paths.next_probe(Time(10 * MS)).unwrap().ev, id);
-            paths.expire_probes(Time(20 * MS));
+            paths.on_timer(Time(20 * MS));
         }),
         ("not wanted", |paths, id| {
             let probe = paths.next_probe(Time(10 * MS)).unwrap();

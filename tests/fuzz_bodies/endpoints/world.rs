@@ -159,7 +159,7 @@ impl World {
                 pair.ledgers[end].failed = true;
                 pair.ledgers[1 - end].receiver_failed = true;
             }
-            Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
+            Event::PathsChanged { .. } | Event::PlanesSwitched { .. } | Event::PathDenied { .. } => {}
             Event::EvProbeAnswered { .. } | Event::SrqLimitReached { .. } => {
                 panic!("nobody asked for it: {event:?}")
             }

@@ -226,6 +226,7 @@ impl MrcHost {
             Event::PathsChanged { qpn } => while self.nic.endpoint.poll_ev_event(qpn).is_some() {},
             Event::SendRetired { .. }
             | Event::PathDenied { .. }
+            | Event::PlanesSwitched { .. }
             | Event::EvProbeAnswered { .. }
             | Event::SrqLimitReached { .. } => {}
         }
