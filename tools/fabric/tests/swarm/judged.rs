@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use spindrift::endpoint::RetryAttr;
 use spindrift::time::Time;
 use spindrift_fabric::swarm::{Case, Episode, EpisodeKind, Part, When, minimise, run};
 use spindrift_fabric::{Impairment, PacketEvent};
@@ -78,6 +79,37 @@ fn work_that_is_left_is_noticed() {
         noticed += u64::from(left);
     }
     assert!(noticed > 10, "{noticed}");
+}
+
+/// READs of one queue pair, half of whose paths are dead from the first one on. With the last one, all cables go dead, so that the
+/// peer hears no acknowledgement of its response, and has few retries.
+fn last_response_unacknowledged(seed: u64) -> Option<Case> {
+    let mut case = Case::draw(seed);
+    case.flows.truncate(1);
+    let flow = case.flows.first_mut()?;
+    let messages = 20;
+    (flow.ends[0].messages, flow.ends[1].messages) = (messages, 0);
+    let (flow, reads) = (flow.number, flow.ends[0].operations().contains("READ"));
+    (case.heal_at, case.may_fail) = (Time(100_000_000), true);
+    case.retry = RetryAttr { timeout: 8, linear_retries: 0, exponential_retries: 0 };
+    let cables = case.fabric.fabric().ok()?.links().collect();
+    let dead = always(&case, EpisodeKind::DeadEvs { flow, end: 0, one_in: 2 });
+    let cut = always(&case, EpisodeKind::Cables { cables, carrier: false });
+    case.episodes =
+        vec![Episode { begins: When::Done(1), ..dead }, Episode { begins: When::Done(messages), ..cut }];
+    reads.then_some(case)
+}
+
+/// A queue pair may give up when all work is done. Its peer may then probe its bad paths for ever.
+#[test]
+fn a_queue_pair_may_give_up_after_its_last_response() {
+    let (mut cases, mut gave_up) = (0, 0);
+    for (seed, case) in (0..200).filter_map(|seed| Some((seed, last_response_unacknowledged(seed)?))) {
+        let outcome = run(&case, None).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        cases += 1;
+        gave_up += u64::from(outcome.gave_up == 1 && outcome.messages == 20);
+    }
+    assert!(10 * gave_up > cases, "{gave_up} of {cases}");
 }
 
 /// What each link sent comes to its end or is lost, and two runs of a case are one.

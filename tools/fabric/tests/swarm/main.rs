@@ -15,6 +15,11 @@ use spindrift_fabric::swarm::{Case, Outcome, minimise, run};
 /// Failures after which a share of the seeds gives up.
 const MOST_FAILURES: usize = 3;
 
+/// Fresh seeds that failed once: the audit did not know a round trip that the requester had measured by a NACK, by the response to a
+/// READ, or with a copy that asked for a completion; or a queue pair gave up after all work was done.
+const FAILED_ONCE: [u64; 5] =
+    [189_903_635_529_221, 189_903_635_529_855, 189_903_635_539_551, 189_903_635_575_528, 189_903_635_583_935];
+
 /// A number from the environment.
 #[expect(clippy::disallowed_methods, reason = "how a test is told which seeds to run")]
 fn setting(name: &str) -> Option<u64> {
@@ -134,4 +139,12 @@ fn even_seeds_hold() {
 #[test]
 fn odd_seeds_hold() {
     share(1);
+}
+
+#[test]
+fn seeds_that_failed_once_hold() {
+    if setting("SPINDRIFT_SEED").is_none() {
+        run_all(FAILED_ONCE.into_iter(), 0);
+        run_all(FAILED_ONCE.into_iter(), 1);
+    }
 }

@@ -138,7 +138,7 @@ impl Audit {
         let Some((_, mrc)) = read(packet) else { return };
         let Some(qp) = self.qps.get_mut(&mrc.bth().dest_qpn.get()) else { return };
         if let Mrc::Data { head, .. } = &mrc {
-            qp.sender.on_data(head);
+            qp.sender.on_data(now, head);
         }
         if !arrived && !told {
             return;

@@ -121,7 +121,7 @@ impl Sender {
     }
 
     /// A packet of the peer's data has come to this host.
-    pub(super) fn on_data(&mut self, head: &DataHead) {
+    pub(super) fn on_data(&mut self, now: Time, head: &DataHead) {
         let number = head.meth.rqmsn.get();
         let opcode = head.bth.opcode;
         let (sent, number) = if opcode.is_fetch_response() {
@@ -142,7 +142,12 @@ impl Sender {
         // Their last copies may be those that arrived, so what left before them may be lost.
         let told = self.all.get(self.una..self.fetched).unwrap_or_default();
         let newest = told.iter().map(|sent| sent.order).max();
+        // Those sent once have had a round trip.
+        let rtt_ns = told.iter().filter(|sent| sent.copies == 1).map(|sent| now.since(sent.at)).min();
         self.newest_repeat = self.newest_repeat.max(newest.unwrap_or(0));
+        if let Some(rtt_ns) = rtt_ns {
+            self.at_most(rtt_ns);
+        }
         self.advance();
     }
 
@@ -209,6 +214,9 @@ impl Sender {
                 self.unknown == self.all.len(),
                 "packet {psn} was sent again although the peer had told of it"
             );
+            // The SACK for this copy shows a round trip, too.
+            let Sent { order, timestamp, .. } = copy;
+            self.all[at] = Sent { copies: before.copies + 1, at: now, paused_ns, order, timestamp, ..before };
             return Ok(());
         }
         // The requester may have been told that it arrived, and if not, no reason is known.
@@ -270,6 +278,8 @@ impl Sender {
         if NackReason::from(neth.reason) == NackReason::NoResource && neth.tx_timestamp == sent.timestamp {
             self.newest_repeat = self.newest_repeat.max(sent.order);
             self.unready.insert(at);
+            let rtt_ns = now.since(sent.at);
+            self.at_most(rtt_ns);
         }
         self.progress(now);
     }
@@ -556,12 +566,12 @@ mod tests {
         ] {
             let what = format!("{sent:?}, then {comes:?} {number}");
             let mut again = fetcher(sent, 0xffff);
-            again.on_data(&fetch_head(comes, number));
+            again.on_data(Time(1), &fetch_head(comes, number));
             assert_eq!(send(&mut again, 2, 0).is_ok(), told, "{what}");
             assert!(send(&mut again, 2, 2).is_err(), "{what}");
             let mut late = fetcher(sent, 0xffff);
             sack(&mut late, RTT, 0, &[1, 2], (1, 0));
-            late.on_data(&fetch_head(comes, number));
+            late.on_data(Time(1), &fetch_head(comes, number));
             assert_eq!(send(&mut late, 50 * RTT, 3).is_ok(), told, "{what}");
         }
     }
@@ -612,6 +622,59 @@ mod tests {
             nack(&mut sender, 3, reason);
             assert_eq!(send(&mut sender, RTT, 0).is_ok(), may_leave, "{reason:?}");
             assert!(send(&mut sender, RTT, 4).is_err());
+        }
+    }
+
+    /// A round trip of four is measured, so a tail probe waits for eight, unless something shows that it may be shorter.
+    #[test]
+    fn what_shows_a_short_round_trip_shortens_the_wait_for_a_tail_probe() {
+        let slow = || {
+            let mut sender = sender(1);
+            sack(&mut sender, 4 * RTT, 1, &[], (0, 0));
+            sender
+        };
+        for answered in [false, true] {
+            let mut copied = slow();
+            assert_eq!(send(&mut copied, 8 * RTT, 0), Ok(()), "it asks for the completion");
+            let sent_at = if answered { 8 * RTT } else { 0 };
+            sack(&mut copied, 9 * RTT, 1, &[], (0, sent_at));
+            send(&mut copied, 10 * RTT, 1).unwrap();
+            assert_eq!(
+                send(&mut copied, 13 * RTT, 1).is_ok(),
+                answered,
+                "the SACK is for that copy: {answered}"
+            );
+        }
+        for responds in [false, true] {
+            let mut fetched = fetcher(Opcode::ReadRequest, 0);
+            if responds {
+                fetched.on_data(Time(RTT), &fetch_head(Opcode::ReadResponseFirst, 0));
+            }
+            sack(&mut fetched, 4 * RTT, 2, &[], (1, 0));
+            assert_eq!(send(&mut fetched, 7 * RTT, 2).is_ok(), responds, "{responds}");
+        }
+        // An earlier copy may be the one that arrived.
+        let mut repeated = fetcher(Opcode::ReadRequest, 0);
+        send(&mut repeated, 3 * RTT, 0).unwrap();
+        send(&mut repeated, 3 * RTT, 3).unwrap();
+        repeated.on_data(Time(4 * RTT), &fetch_head(Opcode::ReadResponseFirst, 0));
+        sack(&mut repeated, 5 * RTT, 2, &[], (1, 0));
+        assert!(send(&mut repeated, 9 * RTT, 3).is_err());
+    }
+
+    /// A packet that found no receive work request has arrived, so its NACK comes a round trip after it.
+    #[test]
+    fn a_nack_for_a_missing_receive_shows_a_round_trip() {
+        for (timestamp, shows) in [((4 * RTT) >> 7, true), (0, false)] {
+            let mut sender = sender(1);
+            sack(&mut sender, 4 * RTT, 1, &[], (0, 0));
+            (1..4).for_each(|n| send(&mut sender, 4 * RTT, n).unwrap());
+            sack(&mut sender, 5 * RTT, 1, &[], (0, 0));
+            let reason = NackReason::NoResource.into();
+            let neth =
+                Neth { nack_psn: FIRST.add(3), reason, tx_timestamp: timestamp as u16, ..Neth::default() };
+            sender.on_nack(Time(5 * RTT), &neth);
+            assert_eq!(send(&mut sender, 5 * RTT, 1).is_ok(), shows, "{timestamp}");
         }
     }
 
