@@ -121,10 +121,10 @@ pub enum PathConfigError {
     #[error("planes = {0}: must be 1 to {MAX_PLANES}")]
     Planes(u8),
     /// `standby` has all planes, or one that does not exist.
-    #[error("standby = {standby:#x}: must leave at least one of the {planes} planes, and name no other")]
+    #[error("standby = {standby}: must leave at least one of the {planes} planes, and name no others than 0 to {last}", last = planes - 1)]
     Standby {
-        /// The given set, as a bit mask.
-        standby: u32,
+        /// The given set.
+        standby: PlaneSet,
         /// The number of planes requested.
         planes: u8,
     },
@@ -263,7 +263,7 @@ impl PathConfig {
         }
         let all = PlaneSet::first(self.planes).0;
         if self.standby.0 & !all != 0 || self.standby.0 == all {
-            return Err(E::Standby { standby: self.standby.0, planes: self.planes });
+            return Err(E::Standby { standby: self.standby, planes: self.planes });
         }
         let total = self.wanted_evs();
         if total > MAX_EVS {

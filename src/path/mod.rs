@@ -44,6 +44,8 @@ mod steer;
 #[cfg(test)]
 mod tests;
 
+use core::fmt;
+
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng;
 
@@ -90,6 +92,24 @@ impl PlaneSet {
     /// The plane number `n` of the set, in ascending order.
     pub(crate) fn nth(self, n: u16) -> Option<u8> {
         (0..32).filter(|&plane| self.contains(plane)).nth(usize::from(n))
+    }
+}
+
+/// The planes in ascending order, separated by commas: `0,2`, or `none`.
+///
+/// ```
+/// use spindrift::path::PlaneSet;
+///
+/// assert_eq!([0, 0b101].map(|mask| PlaneSet(mask).to_string()), ["none", "0,2"]);
+/// ```
+impl fmt::Display for PlaneSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("none");
+        }
+        let mut planes = (0..32).filter(|&plane| self.contains(plane));
+        planes.try_fold("", |comma, plane| write!(f, "{comma}{plane}").map(|()| ","))?;
+        Ok(())
     }
 }
 

@@ -200,7 +200,11 @@ impl Paths {
         }
         let (slot, ev) = self.due_probe(now, free)?;
         let probe = Probe { id: self.prober.fresh_id(draw), ev };
-        self.start_probe(slot, probe, now, now + self.prober.wait_ns(patience_ns));
+        let mut wait_ns = self.prober.wait_ns(patience_ns);
+        if !self.has(ev.0, BAD) {
+            wait_ns = wait_ns.max(self.idle_probe_wait_ns());
+        }
+        self.start_probe(slot, probe, now, now + wait_ns);
         Some(probe)
     }
 
@@ -249,6 +253,7 @@ impl Paths {
         let id = flight.probe.ev;
         self.counters.probes_answered += 1;
         if !self.has(id.0, BAD) {
+            self.idle_probe_answered(now);
             return Some(id);
         }
         self.set_flags(id.0, if mark == EvMark::AlwaysSkip { BAD } else { BAD | ALIVE });

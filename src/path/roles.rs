@@ -53,6 +53,9 @@ pub struct RoleStatus {
 /// Maximum of doublings of the hold time, so that it loses no bits.
 const MAX_DOUBLINGS: u8 = 20;
 
+/// A probe of a plane that stands by expires after this fraction (1/n) of their interval, or later.
+const PROBE_PARTS: u64 = 10;
+
 /// State of a queue pair whose planes have roles.
 #[derive(Clone, Debug)]
 pub(super) struct Roles {
@@ -75,6 +78,8 @@ pub(super) struct Roles {
     probe_ns: u64,
     /// Counts those probes, which take planes and entropy values in turn.
     probe_turn: u16,
+    /// The last of those probes to end has expired: others follow without delay.
+    probe_expired: bool,
     /// Other planes serve than at the last look.
     switched: bool,
     failovers: u64,
@@ -101,6 +106,7 @@ impl Roles {
             probe_due: if cfg.standby_probe_ns == 0 { Time::NEVER } else { Time::ZERO },
             probe_ns: cfg.standby_probe_ns,
             probe_turn: 0,
+            probe_expired: false,
             switched: false,
             failovers: 0,
             silent_failovers: 0,
@@ -380,16 +386,32 @@ impl Paths {
     pub(super) fn idle_probe_sent(&mut self, now: Time) {
         if let Some(roles) = self.roles.as_deref_mut() {
             roles.probe_turn = roles.probe_turn.wrapping_add(1);
-            roles.probe_due = now.after(roles.probe_ns);
+            let wait_ns = if roles.probe_expired { 0 } else { roles.probe_ns };
+            roles.probe_due = now.after(wait_ns);
         }
     }
 
-    /// That probe expired. Its path is assumed to have failed, and the next one is probed without delay.
+    /// Timeout of that probe. There is no hurry, and a busy peer may take long.
+    pub(super) fn idle_probe_wait_ns(&self) -> u64 {
+        self.roles.as_deref().map_or(0, |roles| roles.probe_ns / PROBE_PARTS)
+    }
+
+    /// That probe was acknowledged.
+    pub(super) fn idle_probe_answered(&mut self, now: Time) {
+        if let Some(roles) = self.roles.as_deref_mut().filter(|roles| roles.probe_expired) {
+            roles.probe_expired = false;
+            roles.probe_due = now.after(roles.probe_ns);
+            self.find_next_probe();
+        }
+    }
+
+    /// That probe expired. Its path is assumed to have failed, and the next ones are probed without delay.
     pub(super) fn idle_probe_expired(&mut self, id: EvId, now: Time) {
         if self.is_serving(id) || !self.open_planes().contains(self.plane(id)) {
             return;
         }
         if let Some(roles) = self.roles.as_deref_mut().filter(|roles| roles.probe_ns != 0) {
+            roles.probe_expired = true;
             roles.probe_due = now.min(roles.probe_due);
         }
         self.assume_bad(id, now);

@@ -79,7 +79,8 @@ fn settings_that_leave_no_primary_plane_are_refused() {
     let fails = |cfg: PathConfig| Paths::new(&cfg, 1).map(drop).unwrap_err().to_string();
     for standby in [0b1111, 0b1_0000, u32::MAX] {
         let error = fails(PathConfig { standby: PlaneSet(standby), ..config() });
-        assert!(error.starts_with("standby = 0x") && error.contains("4 planes"), "{error}");
+        let listed = format!("standby = {}: ", PlaneSet(standby));
+        assert!(error.starts_with(&listed) && error.contains("one of the 4 planes"), "{error}");
     }
     let error = fails(PathConfig { failback_hold_ns: 2, failback_hold_max_ns: 1, ..config() });
     assert!(error.contains("failback_hold_max_ns (1)"), "{error}");
@@ -365,28 +366,35 @@ fn planes_that_stand_by_are_probed_in_turn() {
 #[test]
 fn a_dead_standby_is_known_before_it_is_needed() {
     let mut paths = super::paths(&PathConfig { standby_probe_ns: 100 * MS, ..config() });
-    probes(&mut paths, (Time(0), Time(5 * MS)), PRIMARY);
+    probes(&mut paths, (Time(0), Time(9 * MS)), PRIMARY);
     let bad = |paths: &Paths| paths.states().filter(|ev| ev.state == EvState::AssumedBad).count();
-    assert_eq!(bad(&paths), 1, "the first probe");
-    probes(&mut paths, (Time(5 * MS), Time(90 * MS)), PRIMARY);
+    assert_eq!(bad(&paths), 0, "the first probe has a tenth of the interval");
+    probes(&mut paths, (Time(9 * MS), Time(10 * MS)), PRIMARY);
+    assert_eq!(bad(&paths), 1);
+    probes(&mut paths, (Time(10 * MS), Time(90 * MS)), PRIMARY);
     assert_eq!(bad(&paths), 12, "and then all without delay");
+    assert!(paths.counters().probes_sent < 100, "{:?}", paths.counters());
     assert_eq!(serving(&paths), PRIMARY);
     assert_eq!(paths.fail_serving(Time(90 * MS)), None);
     // It works again.
     probes(&mut paths, (Time(90 * MS), Time(10 * S)), ALL);
     assert_eq!(bad(&paths), 0);
+    // From then on one each interval.
+    let sent = paths.counters().probes_sent;
+    probes(&mut paths, (Time(10 * S), Time(11 * S)), ALL);
+    assert_eq!(paths.counters().probes_sent - sent, 10);
     // A probe in flight when its port goes down says nothing about its path.
     let now = paths.next_timeout();
     paths.next_probe(now).unwrap();
     paths.set_local_ports(PRIMARY);
-    paths.on_timer(now + 5 * MS);
+    paths.on_timer(now + 15 * MS);
     assert_eq!((bad(&paths), paths.counters().probes_expired > 12), (0, true));
     // Nor does one of a plane that serves meanwhile.
     paths.set_local_ports(ALL);
     let now = paths.next_timeout();
     paths.next_probe(now).unwrap();
     paths.prefer(PlaneRole::Standby);
-    paths.on_timer(now + 5 * MS);
+    paths.on_timer(now + 15 * MS);
     assert_eq!(bad(&paths), 0);
 }
 

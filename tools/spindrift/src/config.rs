@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Deserializer};
 use spindrift::congestion::CcAlgorithm;
-use spindrift::path::{EvSource, PathConfig};
+use spindrift::path::{EvSource, MAX_PLANES, PathConfig, PlaneSet};
 use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::evs::EvLists;
@@ -108,6 +108,11 @@ pub(crate) struct PathSet {
     pub(crate) active: Option<u16>,
     pub(crate) backup: Option<u16>,
     pub(crate) min_active: Option<u16>,
+    #[serde(deserialize_with = "planes")]
+    pub(crate) standby: Option<PlaneSet>,
+    pub(crate) standby_probe_ns: Option<u64>,
+    pub(crate) failback_hold_ns: Option<u64>,
+    pub(crate) failback_hold_max_ns: Option<u64>,
     pub(crate) spray_width: Option<u16>,
     pub(crate) ecn_steering: Option<bool>,
     pub(crate) skip_limit: Option<u8>,
@@ -139,6 +144,10 @@ impl PathSet {
             active: self.active.unwrap_or(base.active),
             backup: self.backup.unwrap_or(base.backup),
             min_active: self.min_active.unwrap_or(base.min_active),
+            standby: self.standby.unwrap_or(base.standby),
+            standby_probe_ns: self.standby_probe_ns.unwrap_or(base.standby_probe_ns),
+            failback_hold_ns: self.failback_hold_ns.unwrap_or(base.failback_hold_ns),
+            failback_hold_max_ns: self.failback_hold_max_ns.unwrap_or(base.failback_hold_max_ns),
             spray_width: self.spray_width.unwrap_or(base.spray_width),
             ecn_steering: self.ecn_steering.unwrap_or(base.ecn_steering),
             skip_limit: self.skip_limit.unwrap_or(base.skip_limit),
@@ -310,6 +319,33 @@ fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
     let text = NumberOrText::deserialize(input)?.text();
     parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Planes, separated by commas.
+pub(crate) fn parse_planes(text: &str) -> Result<PlaneSet, String> {
+    if text == "none" {
+        return Ok(PlaneSet::default());
+    }
+    text.split(',').try_fold(PlaneSet::default(), |set, number| match number.trim().parse::<u8>() {
+        Ok(plane) if plane < MAX_PLANES => Ok(PlaneSet(set.0 | 1_u32 << plane)),
+        _ => Err(format!("`{number}` is no plane; give numbers from 0 to {}, or none", MAX_PLANES - 1)),
+    })
+}
+
+/// The same, or a list of numbers.
+fn planes<'de, D: Deserializer<'de>>(input: D) -> Result<Option<PlaneSet>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Planes {
+        List(Vec<u8>),
+        Text(NumberOrText),
+    }
+    let text = match Planes::deserialize(input)? {
+        Planes::List(planes) if planes.is_empty() => "none".to_owned(),
+        Planes::List(planes) => planes.iter().map(u8::to_string).collect::<Vec<_>>().join(","),
+        Planes::Text(text) => text.text(),
+    };
+    parse_planes(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn rate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {

@@ -32,6 +32,19 @@ pub struct Case {
     pub retry: RetryAttr,
     /// That may be too short.
     pub may_fail: bool,
+    /// The NICs that stand by, if planes have roles.
+    pub roles: Option<Roles>,
+}
+
+/// A second NIC at each host, whose planes stand by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Its planes, as bits.
+    pub standby: u32,
+    /// Interval between probes of its planes, ns; 0: none.
+    pub probe_ns: u64,
+    /// How long the first NIC must work before it serves again, and how long at most.
+    pub hold_ns: [u64; 2],
 }
 
 /// Settings of a host's endpoint.
@@ -194,10 +207,16 @@ impl Case {
         let heal_at = Time(rng.sized(20 * rtt_ns, 1_000 * rtt_ns));
         let flows = flows(&mut rng, &fabric, mtu, heal_at);
         let messages = flows.iter().flat_map(|flow| &flow.ends).map(|end| end.messages).sum();
-        let episodes = episode::draw(&mut rng, &fabric, flows.len() as u32, messages, heal_at);
+        let mut episodes = episode::draw(&mut rng, &fabric, flows.len() as u32, messages, heal_at);
+        // Drawn apart, so that what else a seed stands for does not depend on it.
+        let mut apart = Rng::new(seed ^ 0x726f_6c65);
+        let roles = roles(&mut apart, fabric.planes, heal_at);
+        if let Some(roles) = roles {
+            episodes.extend(episode::draw_of_nics(&mut apart, &fabric, (roles, &flows), messages, heal_at));
+        }
         let retry = retry(&mut rng, may_fail);
         let srv6 = rng.chance(7_000);
-        Self { seed, fabric, srv6, hosts, flows, episodes, heal_at, retry, may_fail }
+        Self { seed, fabric, srv6, hosts, flows, episodes, heal_at, retry, may_fail, roles }
     }
 
     /// The round-trip time of an idle network for the largest packets, ns.
@@ -244,6 +263,17 @@ impl Case {
             + rounds.max().unwrap_or(0)
             + waits.max().unwrap_or(0)
     }
+}
+
+fn roles(rng: &mut Rng, planes: u8, heal_at: Time) -> Option<Roles> {
+    if planes < 2 || !rng.one_in(3) {
+        return None;
+    }
+    let all = (1 << planes) - 1;
+    let standby = rng.range(1, all - 1) as u32;
+    let probe_ns = if rng.one_in(4) { rng.sized(5_000_000, 500_000_000) } else { 0 };
+    let hold_ns = rng.sized(1_000, heal_at.0);
+    Some(Roles { standby, probe_ns, hold_ns: [hold_ns, 16 * hold_ns] })
 }
 
 fn fabric(rng: &mut Rng, mtu: u32) -> ClosSpec {
@@ -433,6 +463,7 @@ mod tests {
         share("incast", &|case| {
             case.flows.len() > 2 && case.flows.iter().all(|flow| flow.hosts[1] == case.flows[0].hosts[1])
         });
+        share("standby NICs", &|case| case.roles.is_some());
         share("nothing wrong", &|case| case.episodes.is_empty());
         share("many faults", &|case| case.episodes.len() > 4);
     }

@@ -3,6 +3,7 @@
 use spindrift::time::Time;
 use spindrift_srv6::{Fabric, Node};
 
+use super::case::{FlowPlan, Roles};
 use super::rand::Rng;
 use crate::clos::ClosSpec;
 use crate::fault::Fault;
@@ -73,6 +74,13 @@ pub enum EpisodeKind {
     Off(Node),
     /// A host stands still.
     Pause(u16),
+    /// An operator moves a queue pair to the NIC that stands by, and back at the end.
+    Move {
+        /// The number of the queue pair.
+        flow: u32,
+        /// Which end of it, 0 or 1.
+        end: u8,
+    },
 }
 
 impl EpisodeKind {
@@ -93,7 +101,7 @@ impl EpisodeKind {
             Self::Off(node) => vec![Fault::Power { node, on: up }],
             Self::Pause(host) if begins => vec![Fault::Pause { host, ns: lasts_ns }],
             Self::Slow { from, to, rate_bps } if begins => vec![Fault::Rate { from, to, rate_bps }],
-            Self::Pause(_) | Self::Slow { .. } | Self::DeadEvs { .. } => Vec::new(),
+            Self::Pause(_) | Self::Slow { .. } | Self::DeadEvs { .. } | Self::Move { .. } => Vec::new(),
         }
     }
 }
@@ -133,6 +141,7 @@ impl EpisodeKind {
             Self::Stop(switch) => format!("{} forwards nothing", name(switch)),
             Self::Off(node) => format!("{} off", name(node)),
             Self::Pause(host) => format!("{} stands still", name(&Node::Host(*host))),
+            Self::Move { flow, end } => format!("flow {flow}, end {end}, is moved to the standby"),
         }
     }
 }
@@ -164,6 +173,37 @@ pub(super) fn draw(rng: &mut Rng, spec: &ClosSpec, flows: u32, messages: u64, he
     (0..count).map(|_| episode(rng, &parts, messages, heal_at)).collect()
 }
 
+/// NICs that die, one or both at one host or several, and queue pairs that operators move.
+pub(super) fn draw_of_nics(
+    rng: &mut Rng,
+    spec: &ClosSpec,
+    (roles, flows): (Roles, &[FlowPlan]),
+    messages: u64,
+    heal_at: Time,
+) -> Vec<Episode> {
+    let Ok(fabric) = spec.fabric() else { return Vec::new() };
+    let all = (1_u32 << spec.planes) - 1;
+    let count = rng.pick(&[0, 1, 1, 2, 3, 5]);
+    let episodes = (0..count).map(|_| {
+        let flow = &flows[rng.below(flows.len() as u64) as usize];
+        let end = rng.below(2) as u8;
+        let kind = if rng.one_in(4) {
+            EpisodeKind::Move { flow: flow.number, end }
+        } else {
+            let planes = rng.pick(&[all & !roles.standby, all & !roles.standby, roles.standby, all]);
+            let host = Node::Host(flow.hosts[usize::from(end)]);
+            let of_nic = |(lower, upper): &(Node, Node)| {
+                *lower == host && matches!(*upper, Node::T0 { plane, .. } if planes >> plane & 1 == 1)
+            };
+            let cables = fabric.links().filter(of_nic).collect();
+            EpisodeKind::Cables { cables, carrier: rng.one_in(2) }
+        };
+        let times = if rng.one_in(4) { rng.range(2, 6) as u32 } else { 1 };
+        Episode { begins: begins(rng, messages, heal_at), lasts_ns: rng.sized(100, heal_at.0), times, kind }
+    });
+    episodes.collect()
+}
+
 /// What there is that can fail.
 struct Parts {
     cables: Vec<(Node, Node)>,
@@ -174,17 +214,21 @@ struct Parts {
 }
 
 fn episode(rng: &mut Rng, parts: &Parts, messages: u64, heal_at: Time) -> Episode {
-    let begins = match rng.below(8) {
+    let begins = begins(rng, messages, heal_at);
+    let times = if rng.one_in(4) { rng.range(2, 6) as u32 } else { 1 };
+    let lasts_ns = rng.sized(100, heal_at.0);
+    Episode { begins, lasts_ns, times, kind: kind(rng, parts) }
+}
+
+fn begins(rng: &mut Rng, messages: u64, heal_at: Time) -> When {
+    match rng.below(8) {
         // While queue pairs are set up.
         0 => When::At(Time(0)),
         // With the last message, or the first one, or any other.
         1 => When::Done(messages.saturating_sub(rng.sized(1, 4))),
         2 => When::Done(rng.sized(1, messages.max(1))),
         _ => When::At(Time(rng.below(heal_at.0))),
-    };
-    let times = if rng.one_in(4) { rng.range(2, 6) as u32 } else { 1 };
-    let lasts_ns = rng.sized(100, heal_at.0);
-    Episode { begins, lasts_ns, times, kind: kind(rng, parts) }
+    }
 }
 
 fn kind(rng: &mut Rng, parts: &Parts) -> EpisodeKind {

@@ -3,14 +3,14 @@
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{ConfigError, CqId, Endpoint, EndpointConfig, Event, QpCap, QpInit};
 use spindrift::memory::{Access, PdId, Region};
-use spindrift::path::PathConfig;
+use spindrift::path::{PathConfig, PlaneSet};
 use spindrift::seed::Seed;
 use spindrift::time::Time;
 use spindrift::wire::{Msn, Psn};
 use spindrift_srv6::Fabric;
 
 use super::audit::{Audit, Before};
-use super::case::{Case, EndPlan};
+use super::case::{Case, EndPlan, Roles};
 use super::ledger::{Check, Memory};
 use super::rand::Rng;
 use crate::nic::{self, Nic, with_timers};
@@ -78,7 +78,7 @@ impl Host {
             probes_to_revive: plan.probes_to_revive,
             probe_interval_ns: plan.probe_interval_ns,
             reverse_per_plane: plan.reverse_per_plane,
-            ..PathConfig::new(planes)
+            ..roles(case.roles, planes)
         };
         let cc = match plan.cc {
             CcAlgorithm::Adaptive | CcAlgorithm::Nscc => CcConfig {
@@ -104,13 +104,28 @@ impl Host {
     }
 }
 
+/// Settings of paths whose planes have these roles.
+fn roles(roles: Option<Roles>, planes: u8) -> PathConfig {
+    let plain = PathConfig::new(planes);
+    let Some(Roles { standby, probe_ns, hold_ns: [hold_ns, hold_max_ns] }) = roles else { return plain };
+    PathConfig {
+        standby: PlaneSet(standby),
+        standby_probe_ns: probe_ns,
+        failback_hold_ns: hold_ns,
+        failback_hold_max_ns: hold_max_ns,
+        ..plain
+    }
+}
+
 impl Transport for Host {
     type Event = Event;
 
     fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
         let before = Before::new(self.nic.endpoint.counters());
         self.nic.receive(now, plane, packet);
-        self.audit.received(now, packet, before, self.nic.endpoint.counters());
+        let endpoint = &self.nic.endpoint;
+        let failovers = |qpn| endpoint.role_status(qpn).map_or(0, |status| status.silent_failovers);
+        self.audit.received(now, packet, before, endpoint.counters(), failovers);
     }
 
     fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {

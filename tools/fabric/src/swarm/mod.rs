@@ -27,7 +27,7 @@ mod writer;
 
 use crate::rand;
 
-pub use case::{Case, EndPlan, FlowPlan, HostPlan};
+pub use case::{Case, EndPlan, FlowPlan, HostPlan, Roles};
 pub use episode::{Episode, EpisodeKind, When};
 pub use minimise::{Part, minimise};
 pub use run::{Failure, Outcome, Watch, run};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use spindrift::counters::Counters;
 use spindrift::endpoint::{Event, FailReason};
-use spindrift::path::EvState;
+use spindrift::path::{EvState, PlaneRole, RoleStatus};
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
 use spindrift_srv6::Node;
@@ -50,6 +50,12 @@ pub struct Outcome {
     pub timeouts: u64,
     /// Queue pairs that gave up, as they may.
     pub gave_up: u64,
+    /// Times that a queue pair left the NIC that it prefers.
+    pub failovers: u64,
+    /// Failovers that only silence caused.
+    pub silent_failovers: u64,
+    /// Times that a queue pair returned to it.
+    pub failbacks: u64,
     /// Of data packets that came to a host, those that had come before; without those that a link doubled.
     pub needless: u64,
     /// Simulated time, ns.
@@ -74,6 +80,9 @@ impl Outcome {
             retransmits,
             timeouts,
             gave_up,
+            failovers,
+            silent_failovers,
+            failbacks,
             needless,
             virtual_ns,
             slowest_ns,
@@ -90,6 +99,9 @@ impl Outcome {
         *retransmits += other.retransmits;
         *timeouts += other.timeouts;
         *gave_up += other.gave_up;
+        *failovers += other.failovers;
+        *silent_failovers += other.silent_failovers;
+        *failbacks += other.failbacks;
         *needless += other.needless;
         *virtual_ns += other.virtual_ns;
         *slowest_ns = other.slowest_ns.max(*slowest_ns);
@@ -185,7 +197,7 @@ struct World<'a> {
 const PATIENCE_NS: u64 = 20_000_000_000;
 /// How long the network may take to fall quiet: probes come once a second at last, and several have to be answered.
 const QUIET_NS: u64 = 900_000_000_000;
-/// The same where some queue pairs have given up: their peers may probe for ever.
+/// The same where probes never end.
 const LONELY_NS: u64 = 5_000_000_000;
 /// Packets at the ends of links after which a run is taken for one that never ends.
 const MOST_HOPS: u64 = 20_000_000;
@@ -427,6 +439,7 @@ impl<'a> World<'a> {
                 self.transfers[receives].writer.ledger.receiver_failed = true;
                 Ok(())
             }
+            Event::PlanesSwitched { .. } if self.case.roles.is_some() => Ok(()),
             other => Err(format!("nobody asked for it: {other:?}")),
         }
     }
@@ -475,6 +488,7 @@ impl<'a> World<'a> {
                 faults.push(Fault::Rate { from, to, rate_bps });
             }
             EpisodeKind::DeadEvs { flow, end, one_in } => faults = self.dead_evs(begins, flow, end, one_in),
+            EpisodeKind::Move { flow, end } => self.move_to_nic(begins, flow, end),
             _ => {}
         }
         for fault in faults {
@@ -497,6 +511,15 @@ impl<'a> World<'a> {
         };
         let fault = |to| Fault::Impair { from: host, to, impairment: impairment.clone() };
         self.clos.neighbours(host).map(fault).collect()
+    }
+
+    /// An operator moves a queue pair to the NIC that stands by, or back.
+    fn move_to_nic(&mut self, standby: bool, flow: u32, end: u8) {
+        let of_flow = self.transfers.iter().filter(|transfer| transfer.flow == flow);
+        if let Some((host, qpn)) = of_flow.map(|transfer| transfer.from).nth(usize::from(end)) {
+            let role = if standby { PlaneRole::Standby } else { PlaneRole::Primary };
+            self.net.with_transport(host, |host, _| host.nic.endpoint.prefer_role(qpn, role));
+        }
     }
 
     fn heal(&mut self) -> Check {
@@ -550,8 +573,8 @@ impl<'a> World<'a> {
             |net: &Net<Host>| net.hosts().map(|host| net.transport(host).audit.requests()).sum::<u64>();
         let before = requests(&self.net);
         // A queue pair may give up as late as now, when nothing acknowledges its last response.
-        while self.step(from + if self.gave_up() > 0 { LONELY_NS } else { QUIET_NS })? {}
-        demand!(self.gave_up() > 0 || self.net.is_idle(), "the network never falls quiet");
+        while self.step(from + if self.probes_for_ever() { LONELY_NS } else { QUIET_NS })? {}
+        demand!(self.probes_for_ever() || self.net.is_idle(), "the network never falls quiet");
         let more = requests(&self.net) - before;
         demand!(more == 0, "{more} data packets were sent although all work was done");
         Ok(())
@@ -559,7 +582,7 @@ impl<'a> World<'a> {
 
     /// What must hold when nothing happens any more.
     fn check_quiet(&mut self) -> Check {
-        let lonely = self.gave_up() > 0;
+        let lonely = self.probes_for_ever();
         for transfer in &mut self.transfers {
             transfer.writer.check_end()?;
             let endpoint = &self.net.transport(transfer.from.0).nic.endpoint;
@@ -588,6 +611,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// A peer of a queue pair that has given up, or a NIC that stands by, may be probed until the end.
+    fn probes_for_ever(&self) -> bool {
+        self.gave_up() > 0 || self.case.roles.is_some_and(|roles| roles.probe_ns > 0)
+    }
+
     fn gave_up(&self) -> u64 {
         self.transfers.iter().filter(|transfer| transfer.writer.ledger.failed).count() as u64
     }
@@ -599,6 +627,13 @@ impl<'a> World<'a> {
     fn bytes(&self) -> u64 {
         let tallies = self.transfers.iter().map(|transfer| transfer.writer.ledger.tally);
         tallies.map(|tally| tally.bytes + tally.fetched).sum()
+    }
+
+    /// A count of all queue pairs whose planes have roles.
+    fn sum_roles(&self, of: impl Fn(&RoleStatus) -> u64) -> u64 {
+        let ends = self.transfers.iter().map(|transfer| transfer.from);
+        let status = ends.filter_map(|(host, qpn)| self.net.transport(host).nic.endpoint.role_status(qpn));
+        status.map(|status| of(&status)).sum()
     }
 
     fn outcome(&self, done_at: Time) -> Outcome {
@@ -618,6 +653,9 @@ impl<'a> World<'a> {
             retransmits: self.sum(|counters| counters.tx_retransmits),
             timeouts: self.sum(|counters| counters.timeouts),
             gave_up: self.gave_up(),
+            failovers: self.sum_roles(|status| status.failovers),
+            silent_failovers: self.sum_roles(|status| status.silent_failovers),
+            failbacks: self.sum_roles(|status| status.failbacks),
             needless: self
                 .sum(|counters| counters.rx_duplicates + counters.rx_old)
                 .saturating_sub(net.duplicated),

@@ -35,6 +35,8 @@ struct Reached {
     retransmitted: u64,
     timeout: u64,
     gave_up: u64,
+    failover: u64,
+    silent_failover: u64,
     fetched: u64,
     not_ready: u64,
     busy: u64,
@@ -60,6 +62,8 @@ impl Reached {
         self.retransmitted += u64::from(outcome.retransmits > 0);
         self.timeout += u64::from(outcome.timeouts > 0);
         self.gave_up += u64::from(outcome.gave_up > 0);
+        self.failover += u64::from(outcome.failovers > 0);
+        self.silent_failover += u64::from(outcome.silent_failovers > 0);
         self.fetched += u64::from(outcome.fetches > 0);
         self.not_ready += u64::from(outcome.not_ready > 0);
         self.busy += u64::from(outcome.hops > 1_000);
@@ -73,6 +77,7 @@ impl Reached {
             ("trimmed one", self.trimmed, 3),
             ("sent one again", self.retransmitted, 35),
             ("had a retransmission timeout", self.timeout, 7),
+            ("left a NIC for another one", self.failover, 5),
             ("had many packets", self.busy, 40),
             ("had a READ or an atomic operation", self.fetched, 50),
             ("had a message without a receive work request", self.not_ready, 15),
@@ -84,6 +89,8 @@ impl Reached {
         assert!(packets > 1_000 && 400 * needless < packets, "{needless} of {packets} packets came twice");
         let [lost, needless] = self.ready;
         assert!(5 * needless < lost, "{needless} came twice, and {lost} were lost");
+        let silent = self.silent_failover;
+        assert!(runs < 1_000 || 400 * silent >= runs, "only {silent} of {runs} runs left a NIC in silence");
         assert!(runs < 1_000 || 400 * self.gave_up >= runs, "only {} of {runs} runs gave up", self.gave_up);
     }
 }

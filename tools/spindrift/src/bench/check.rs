@@ -219,6 +219,12 @@ pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, f
     settings.paths(planes).validate().map_err(|error| {
         let text = error.to_string();
         let field = text.split(' ').next().unwrap_or_default();
+        if field == "standby" {
+            return usage(format!(
+                "{}: {text}",
+                config.origin(args.standby.is_some(), "--standby", "path.standby")
+            ));
+        }
         usage(format!("{}: {text}", config.place(&format!("path.{field}"))))
     })
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits, Route};
-use spindrift::path::PathConfig;
+use spindrift::path::{PathConfig, PlaneSet};
 use spindrift::verbs::{Extensions, QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
@@ -16,7 +16,7 @@ use super::check::{check, check_atomic_size, parse_faults, retry};
 use super::evs::EvLists;
 use super::operation::{Operation, Work};
 use super::pin::WaitName;
-use crate::config::{CcName, Config, EntropyName, PathSet};
+use crate::config::{CcName, Config, EntropyName, PathSet, parse_planes};
 use crate::driver::Driver;
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -90,6 +90,9 @@ pub(crate) struct RunArgs {
     /// Backup entropy values per queue pair, over all planes [default: 64, or 0 with --evs]
     #[arg(long, value_name = "N")]
     pub(crate) backup_evs: Option<u16>,
+    /// Planes that stand by until no other one works, such as 2,3: those of a second NIC [default: none]
+    #[arg(long, value_name = "PLANE,..", value_parser = parse_planes)]
+    pub(crate) standby: Option<PlaneSet>,
     /// Which messages are compared with the expected contents of memory [default: last, or every for atomic
     /// operations and mixes]
     #[arg(long, value_enum)]
@@ -196,6 +199,8 @@ pub(crate) struct Settings {
     pub(crate) evs: Option<EvLists>,
     /// How many of them are kept in reserve, if that was said.
     pub(crate) backup: Option<u16>,
+    /// Planes that stand by, if that was said.
+    pub(crate) standby: Option<PlaneSet>,
     /// Whether the packets that take each of them are counted.
     pub(crate) count_packets: bool,
     pub(crate) port: &'static Driver,
@@ -269,6 +274,7 @@ impl Settings {
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
             evs: args.evs.clone().or_else(|| config.path.evs.clone()),
             backup: args.backup_evs.or(config.path.backup),
+            standby: args.standby.or(config.path.standby),
             count_packets: false,
             port: port.or(config.nic.port).unwrap_or(defaults.port),
             wait: WaitName::Spin,
@@ -339,7 +345,12 @@ impl Settings {
     }
 
     pub(super) fn paths(&self, planes: usize) -> PathConfig {
-        let set = PathSet { evs: self.evs.clone(), backup: self.backup, ..self.config.path.clone() };
+        let set = PathSet {
+            evs: self.evs.clone(),
+            backup: self.backup,
+            standby: self.standby,
+            ..self.config.path.clone()
+        };
         let planes = planes.clamp(1, EndpointConfig::MAX_PORTS) as u8;
         PathConfig { count_packets: self.count_packets, ..set.paths(planes) }
     }

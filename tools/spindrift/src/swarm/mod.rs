@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value as Json, json};
+use spindrift::time::Time;
 use spindrift_fabric::swarm::{Case, Outcome, Part, Watch, run as run_case};
 use spindrift_srv6::{Node, Shape};
 
@@ -194,6 +195,19 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
         let left_out = if part.episodes.contains(&number) { "" } else { " (left out)" };
         print_line(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
     }
+    if let Some(roles) = case.roles {
+        let [hold, most] = roles.hold_ns.map(Time);
+        let planes = (0..32).filter(|plane| roles.standby >> plane & 1 == 1);
+        let planes: Vec<_> = planes.map(|plane| plane.to_string()).collect();
+        let probes = match roles.probe_ns {
+            0 => "not probed".to_owned(),
+            ns => format!("probed each {}", Time(ns)),
+        };
+        let planes = planes.join(", ");
+        print_line(&format!(
+            "  planes that stand by: {planes}; {probes}; traffic returns after {hold} to {most}"
+        ));
+    }
     let may_fail = if case.may_fail { "; queue pairs may give up" } else { "" };
     print_line(&format!("  the network heals at {}{may_fail}", case.heal_at));
     Ok(())
@@ -215,6 +229,13 @@ fn tell_outcome(outcome: &Outcome, took: Duration) {
         "  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"
     ));
     print_line(&format!("  all work was complete at most {slowest:.3?} after the network had healed"));
+    let Outcome { failovers, silent_failovers, failbacks, .. } = *outcome;
+    if failovers > 0 {
+        let failovers = count(failovers, "failover");
+        print_line(&format!(
+            "  {failovers} to another NIC, {silent_failovers} of them in silence; {failbacks} back"
+        ));
+    }
     if gave_up > 0 {
         print_line(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
     }
@@ -237,6 +258,9 @@ fn outcome_json(outcome: &Outcome) -> Json {
         "needless": needless,
         "timeouts": timeouts,
         "gave_up": gave_up,
+        "failovers": outcome.failovers,
+        "silent_failovers": outcome.silent_failovers,
+        "failbacks": outcome.failbacks,
         "simulated_ns": virtual_ns,
         "slowest_ns": slowest_ns,
     })

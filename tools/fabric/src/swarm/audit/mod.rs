@@ -69,6 +69,8 @@ struct Watched {
     unlisted: Vec<Psn>,
     /// As many of the first of them had arrived before the last SACK.
     due: usize,
+    /// Failovers for which no port was a reason.
+    failovers: u64,
     sender: Sender,
 }
 
@@ -87,7 +89,7 @@ impl Audit {
         max_dest_rd_atomic: u8,
     ) {
         let sender = Sender::new(timers, max_dest_rd_atomic);
-        self.qps.insert(qpn.get(), Watched { unlisted: Vec::new(), due: 0, sender });
+        self.qps.insert(qpn.get(), Watched { unlisted: Vec::new(), due: 0, failovers: 0, sender });
         self.peers.extend(addresses.map(|address| ((address, peer.get()), qpn.get())));
     }
 
@@ -130,13 +132,21 @@ impl Audit {
         }
     }
 
-    /// The endpoint took a packet.
-    pub(super) fn received(&mut self, now: Time, packet: &Packet, before: Before, counters: &Counters) {
+    /// The endpoint took a packet. `failovers` counts those of a queue pair for which no port is a reason.
+    pub(super) fn received(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        before: Before,
+        counters: &Counters,
+        failovers: impl Fn(Qpn) -> u64,
+    ) {
         let after = Before::new(counters);
         let arrived = after.placed_bytes > before.placed_bytes;
         let told = after.answers > before.answers && after.refused == before.refused;
         let Some((_, mrc)) = read(packet) else { return };
-        let Some(qp) = self.qps.get_mut(&mrc.bth().dest_qpn.get()) else { return };
+        let qpn = mrc.bth().dest_qpn;
+        let Some(qp) = self.qps.get_mut(&qpn.get()) else { return };
         if let Mrc::Data { head, .. } = &mrc {
             qp.sender.on_data(now, head);
         }
@@ -145,7 +155,13 @@ impl Audit {
         }
         match mrc {
             Mrc::Data { head, .. } if arrived => qp.unlisted.push(head.bth.psn),
-            Mrc::Sack { seth, .. } => qp.sender.on_sack(now, self.paused_ns, &seth),
+            Mrc::Sack { seth, .. } => {
+                qp.sender.on_sack(now, self.paused_ns, &seth);
+                // The planes of a NIC are silent: what was sent on them leaves again at once.
+                if core::mem::replace(&mut qp.failovers, failovers(qpn)) != failovers(qpn) {
+                    qp.sender.excuse();
+                }
+            }
             Mrc::Ack { bth, .. } => qp.sender.on_ack(now, bth.psn),
             Mrc::Nack { neth, .. } => qp.sender.on_nack(now, &neth),
             _ => {}
@@ -246,9 +262,9 @@ mod tests {
         let before = Counters::default();
         let after = Counters { rx_placed_bytes: 1, ..before.clone() };
         let packet = packet(&Mrc::Data { head, payload: &[], pad: &[] });
-        audit.received(Time(1), &packet, Before::new(&before), &before);
+        audit.received(Time(1), &packet, Before::new(&before), &before, |_| 0);
         assert!(!audit.qps[&7].unlisted.contains(&PSN.add(n)), "it was dropped");
-        audit.received(Time(1), &packet, Before::new(&before), &after);
+        audit.received(Time(1), &packet, Before::new(&before), &after, |_| 0);
     }
 
     /// A SACK leaves that acknowledges the packets before `end`, and lists those of `bitmap` from `base` on.

@@ -309,6 +309,10 @@ impl Sender {
     }
 
     pub(super) fn on_sack(&mut self, now: Time, paused_ns: u64, seth: &Seth) {
+        if self.all.is_empty() {
+            // It answers a probe of a path: the first PSN is not known yet.
+            return;
+        }
         if !seth.pr
             && let Some(sent) = self.answered(seth)
         {
