@@ -1,6 +1,6 @@
 //! Asynchronous events reach the application, and the descriptor says when.
 
-use spindrift::path::EvState;
+use spindrift::path::{EvState, PathConfig, PlaneSet};
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::time::Time;
 use spindrift::verbs::{AsyncEvent, Context, FailReason, QpConfig, QpModify, QpState, nic};
@@ -147,4 +147,48 @@ fn events_that_nobody_takes_are_counted() {
     assert_eq!((events.len() as u64, lost), (ROOM, 10));
     assert!(events.iter().all(|event| *event == AsyncEvent::PathDenied { qpn, ev: Some(ev), plane: None }));
     assert!(!is_readable(&left.context));
+}
+
+/// Plane 0 stands by for plane 1, whose port fails. The work requests complete over plane 0, and the application is told.
+#[test]
+fn a_nic_that_takes_over_and_gives_back_is_told() {
+    for silent in [false, true] {
+        let (left, right) = loopback::pair(2, LoopbackConfig::default());
+        let (left, switch) = SwitchedPort::last_of(left);
+        let path = PathConfig { standby: PlaneSet(0b01), failback_hold_ns: 1_000_000, ..PathConfig::new(2) };
+        let config = QpConfig { path, ..QpConfig::default() };
+        let (mut left, mut right) = (side(left, THREAD, &config), side(nic(right), THREAD, &config));
+        connect(&mut left, &mut right);
+        let qpn = left.qp.qpn();
+        let mut posted = 0;
+        // Writes until the packets take these planes. Where the machine pauses a side, they may take others before.
+        let mut wait_for = |left: &mut Side, wanted: PlaneSet| {
+            until("other planes", || {
+                while left.cq.poll_one().unwrap().inspect(|wc| assert!(wc.status.is_success())).is_some() {
+                    posted -= 1;
+                }
+                while posted < 16 {
+                    left.qp.post_send(write(left, &right, 1, 1 << 16)).unwrap();
+                    posted += 1;
+                }
+                match left.context.poll_async_event()? {
+                    AsyncEvent::PlanesSwitched { qpn: of, planes } if of == qpn && planes == wanted => {
+                        Some(())
+                    }
+                    _ => None,
+                }
+            })
+        };
+        if silent {
+            switch.drop_silently()
+        } else {
+            switch.down()
+        }
+        wait_for(&mut left, PlaneSet(0b01));
+        switch.open();
+        wait_for(&mut left, PlaneSet(0b10));
+        let status = left.context.with_endpoint(move |e| e.role_status(qpn)).unwrap().unwrap();
+        assert!(status.failovers >= 1 && status.failbacks >= 1, "{status:?}");
+        assert!(silent || status.silent_failovers < status.failovers, "{status:?}");
+    }
 }
