@@ -256,6 +256,9 @@ impl Paths {
     #[cold]
     pub(super) fn pick_idle(&mut self, free: PlaneSet) -> Option<SelectedPath> {
         let planes = PlaneSet(self.working & self.idle_planes() & free.0);
+        if planes.0 == 0 {
+            return None;
+        }
         let nth = below(&mut self.rng, planes.count());
         let state = *self.planes.get(usize::from(planes.nth(nth)?))?;
         let at = below(&mut self.rng, state.active);

@@ -14,7 +14,7 @@ macro_rules! builtin {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const BUILTIN: [(&str, &str); 32] = [
+const BUILTIN: [(&str, &str); 33] = [
     builtin!("section-4"),
     builtin!("figure-4"),
     builtin!("figure-6"),
@@ -37,6 +37,7 @@ const BUILTIN: [(&str, &str); 32] = [
     builtin!("lost-plane"),
     builtin!("recovery-path"),
     builtin!("recovery-port"),
+    builtin!("dead-nic"),
     builtin!("permutation"),
     builtin!("incast"),
     builtin!("slow-link"),
