@@ -23,6 +23,9 @@ pub(super) struct NotReady {
     counted_until: u64,
     /// The current wait, or the last one, ends here.
     until: Time,
+    /// It holds back the packets from this one on: the first packet of the oldest message that was refused since it
+    /// began. That may be a later message than the one above, of which a copy may be lost.
+    from: u64,
     /// That time has not come.
     waits: bool,
 }
@@ -36,7 +39,7 @@ impl NotReady {
 
 impl Default for NotReady {
     fn default() -> Self {
-        Self { first: 0, refused: 0, refusals: 0, counted_until: 0, until: Time::ZERO, waits: false }
+        Self { first: 0, refused: 0, refusals: 0, counted_until: 0, until: Time::ZERO, from: 0, waits: false }
     }
 }
 
@@ -72,7 +75,10 @@ impl Requester {
         let state = &mut self.not_ready;
         // The message of a copy that left before the last wait ended has waited.
         if !state.waits && sent_at >= state.until {
-            (state.until, state.waits) = (now.after(wait_ns), true);
+            (state.until, state.from, state.waits) = (now.after(wait_ns), first, true);
+        } else if state.waits && first < state.from {
+            // Its copy may have left during the wait.
+            (state.until, state.from) = (state.until.max(now.after(wait_ns)), first);
         }
         if state.refusals == 0 || resolved || first < state.first {
             (state.first, state.refused, state.refusals) = (first, seq, 1);
@@ -104,7 +110,7 @@ impl Requester {
     /// Whether packet `seq` waits until the peer may be ready.
     #[inline]
     pub(super) const fn waits_for_receive(&self, seq: u64) -> bool {
-        self.not_ready.waits && seq >= self.not_ready.first
+        self.not_ready.waits && seq >= self.not_ready.from
     }
 
     /// Whether nothing is to be sent, and nothing from the peer is overdue, until the wait ends.

@@ -151,6 +151,35 @@ fn responses_leave_while_the_peer_is_not_ready() {
     assert_eq!(bench.leaves(), Some((Opcode::WriteOnly, 0)));
 }
 
+/// Packets before the refused message are retransmitted as usual, even if their message was refused before: it has
+/// waited. If it is refused again, it waits as long as that NACK says.
+#[test]
+fn a_message_that_has_waited_does_not_wait_with_a_later_one() {
+    let mut bench = refused(1, Opcode::SendOnly);
+    bench.post(1, SendOp::Send);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
+    assert_eq!(bench.send(), Some((1, SendKind::New)));
+    bench.refuse(1, NackReason::NoResource);
+    let ready_at = bench.r.ready_at();
+    let again = loop {
+        if let Some(again) = bench.send() {
+            break again;
+        }
+        bench.time_passes();
+    };
+    assert_eq!(again, (0, SendKind::Retransmit), "that copy was lost");
+    assert!(bench.now < ready_at);
+    assert_eq!(bench.send(), None);
+    bench.refuse(0, NackReason::NoResource);
+    assert_eq!(bench.r.ready_at(), bench.now.after(Neth::rnr_timer_ns(0)));
+    assert_eq!(bench.send(), None);
+    bench.time_passes();
+    assert!(bench.now > ready_at);
+    assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
+    assert_eq!(bench.send(), Some((1, SendKind::Retransmit)));
+}
+
 /// A message that has begun holds responses back, because they have PSNs after its own.
 #[test]
 fn a_message_that_has_begun_and_waits_holds_responses_back() {

@@ -81,7 +81,9 @@ pub(super) struct Sender {
     longest: Longest,
     /// No round trip was shorter.
     shortest_ns: Option<u64>,
-    /// One was measured for certain: only then do tail probes wait for two of them.
+    /// One was measured for certain.
+    sampled: bool,
+    /// And the peer has said something new since: only then do all tail probes wait for two of them.
     measured: bool,
     /// Packets that found no receive work request, and have not left again.
     unready: BTreeSet<usize>,
@@ -122,6 +124,13 @@ impl Sender {
 
     /// A packet of the peer's data has come to this host.
     pub(super) fn on_data(&mut self, now: Time, head: &DataHead) {
+        self.note_fetched(head);
+        self.hear_of_fetched(now);
+        self.advance();
+    }
+
+    /// What a packet of a response or a request tells, to a requester that takes it into account.
+    fn note_fetched(&mut self, head: &DataHead) {
         let number = head.meth.rqmsn.get();
         let opcode = head.bth.opcode;
         let (sent, number) = if opcode.is_fetch_response() {
@@ -139,16 +148,30 @@ impl Sender {
             self.probes = 0;
         }
         self.fetched = self.fetched.max(end.unwrap_or(0));
-        // Their last copies may be those that arrived, so what left before them may be lost.
+    }
+
+    /// The requester may be told now of packets that fetches may have reported. The messages of the peer take effect in their order,
+    /// so each packet of data, whatever it carries, may end the wait of responses and requests that came before it.
+    fn hear_of_fetched(&mut self, now: Time) {
         let told = self.all.get(self.una..self.fetched).unwrap_or_default();
-        let newest = told.iter().map(|sent| sent.order).max();
-        // Those sent once have had a round trip.
-        let rtt_ns = told.iter().filter(|sent| sent.copies == 1).map(|sent| now.since(sent.at)).min();
-        self.newest_repeat = self.newest_repeat.max(newest.unwrap_or(0));
-        if let Some(rtt_ns) = rtt_ns {
-            self.at_most(rtt_ns);
+        let (mut newest, mut shortest_ns, mut longest_ns) = (0, None, 0);
+        for sent in told.iter().filter(|sent| !sent.reported) {
+            let age_ns = now.since(sent.at);
+            if sent.copies == 1 {
+                // It has had a round trip.
+                shortest_ns = Some(shortest_ns.map_or(age_ns, |shortest: u64| shortest.min(age_ns)));
+                longest_ns = longest_ns.max(age_ns);
+            } else if age_ns < self.shortest_ns.unwrap_or(0) {
+                continue;
+            }
+            // If it was sent again, the last copy counts as the one that arrived. What left before it may be lost.
+            newest = newest.max(sent.order);
         }
-        self.advance();
+        self.newest_repeat = self.newest_repeat.max(newest);
+        if let Some(shortest_ns) = shortest_ns {
+            self.at_most(shortest_ns);
+            self.bound(longest_ns);
+        }
     }
 
     /// What was sent until now may leave again: a port of this host or of the peer's has changed its state.
@@ -168,6 +191,13 @@ impl Sender {
 
     fn at_most(&mut self, rtt_ns: u64) {
         self.shortest_ns = Some(self.shortest_ns.map_or(rtt_ns, |shortest| shortest.min(rtt_ns)));
+    }
+
+    /// Before the first measurement, the age of a packet that has arrived stands in for the round trip.
+    fn bound(&mut self, age_ns: u64) {
+        if !self.sampled {
+            self.longest.add(age_ns);
+        }
     }
 
     /// After this long a packet that was overtaken counts as lost: a fair round trip and the widest reordering window (RFC 8985,
@@ -268,20 +298,27 @@ impl Sender {
     /// The peer said something new.
     const fn progress(&mut self, now: Time) {
         (self.quiet_since, self.probes) = (now, 0);
+        // Tail probes that were due sooner are due no more.
+        self.measured = self.sampled;
     }
 
     pub(super) fn on_nack(&mut self, now: Time, neth: &Neth) {
         let Ok(at) = usize::try_from(self.at(neth.nack_psn)) else { return };
         let Some(sent) = self.all.get_mut(at) else { return };
         sent.nacked = true;
+        let reason = NackReason::from(neth.reason);
         // A packet that found no receive work request has arrived.
-        if NackReason::from(neth.reason) == NackReason::NoResource && neth.tx_timestamp == sent.timestamp {
+        if reason == NackReason::NoResource && neth.tx_timestamp == sent.timestamp {
             self.newest_repeat = self.newest_repeat.max(sent.order);
             self.unready.insert(at);
             let rtt_ns = now.since(sent.at);
             self.at_most(rtt_ns);
+            self.bound(rtt_ns);
         }
-        self.progress(now);
+        // A peer without room for a packet says nothing new: its silence goes on.
+        if matches!(reason, NackReason::Trimmed | NackReason::TrimmedLastHop | NackReason::NoResource) {
+            self.progress(now);
+        }
     }
 
     /// Data leaves for the first time.
@@ -319,7 +356,7 @@ impl Sender {
             let rtt_ns = now.since(sent.at);
             self.longest.add(rtt_ns);
             self.at_most(rtt_ns);
-            self.measured |= sent.copies == 1 && !sent.reported;
+            self.sampled |= sent.copies == 1 && !sent.reported;
             self.newest_repeat = self.newest_repeat.max(sent.order);
         }
         let base = self.at(seth.sack_base());
@@ -679,6 +716,101 @@ mod tests {
                 Neth { nack_psn: FIRST.add(3), reason, tx_timestamp: timestamp as u16, ..Neth::default() };
             sender.on_nack(Time(5 * RTT), &neth);
             assert_eq!(send(&mut sender, 5 * RTT, 1).is_ok(), shows, "{timestamp}");
+        }
+    }
+
+    /// A sender whose first packet is the response to request 0xffff of the peer, and which has sent two more and sends no tail probes.
+    /// The first has arrived after a round trip, and the peer says so.
+    fn responder() -> Sender {
+        let mut sender = fetcher(Opcode::ReadResponseOnly, 0xffff);
+        sender.timers = Timers { probe_floor_ns: 1_000 * RTT, timeout_ns: 1_000 * RTT, ..sender.timers };
+        sender.on_data(Time(RTT), &fetch_head(Opcode::ReadRequest, 15));
+        sender
+    }
+
+    /// A request waits for the messages before it, so what it tells may be known with any later packet of the peer's data. If the
+    /// response was sent again meanwhile, that copy counts as the one that arrived once a round trip has passed, and what left
+    /// before it may be lost.
+    #[test]
+    fn a_request_that_waited_tells_of_the_last_copy() {
+        for (comes_after, opcode, may_leave) in [
+            (RTT, Some(Opcode::SendOnly), true),
+            (RTT, Some(Opcode::WriteMiddle), true),
+            (RTT, Some(Opcode::ReadRequest), true),
+            (RTT - 1, Some(Opcode::SendOnly), false),
+            (RTT, None, false),
+        ] {
+            let mut sender = responder();
+            send(&mut sender, 100 * RTT, 0).unwrap();
+            if let Some(opcode) = opcode {
+                sender.on_data(Time(100 * RTT + comes_after), &fetch_head(opcode, 15));
+            }
+            let again = send(&mut sender, 101 * RTT, 1);
+            assert_eq!(again.is_ok(), may_leave, "{opcode:?} after {comes_after}: {again:?}");
+        }
+    }
+
+    /// Tail probes that left before the first measurement do not count against those that leave after it: the requester may have
+    /// heard of the packet that it measures by, so nothing new restarts its timers.
+    #[test]
+    fn a_measurement_that_tells_nothing_new_keeps_the_budget_of_tail_probes() {
+        let mut sender = fetcher(Opcode::ReadRequest, 0);
+        sender.timers.timeout_ns = 1_000 * RTT;
+        sender.on_data(Time(60 * RTT), &fetch_head(Opcode::ReadResponseOnly, 0));
+        for at in [63, 66, 72, 84] {
+            send(&mut sender, at * RTT, 1).unwrap();
+        }
+        sack(&mut sender, 90 * RTT, 1, &[], (0, 0));
+        // After a round trip of 90, and four times half of that.
+        assert_eq!(send(&mut sender, (60 + 270) * RTT, 1), Ok(()));
+        sack(&mut sender, 400 * RTT, 2, &[], (1, 330 * RTT));
+        send(&mut sender, 400 * RTT, 3).unwrap();
+        let early = send(&mut sender, 520 * RTT - 1, 3).unwrap_err();
+        assert!(early.contains("one may leave every 120000 ns"), "{early}");
+    }
+
+    /// The peer tells of an arrival.
+    type Tells = fn(&mut Sender);
+
+    /// What arrived before the first measurement stands in for it.
+    #[test]
+    fn arrivals_bound_the_round_trip_until_one_is_measured() {
+        let nacked: Tells = |sender| {
+            let reason = NackReason::NoResource.into();
+            let neth = Neth { nack_psn: FIRST.add(2), reason, ..Neth::default() };
+            sender.on_nack(Time(4 * RTT), &neth);
+            send(sender, 4 * RTT, 2).unwrap();
+        };
+        let responds: Tells =
+            |sender| sender.on_data(Time(4 * RTT), &fetch_head(Opcode::ReadResponseOnly, 0));
+        let silent: Tells = |_| ();
+        for (tells, rtts) in [(nacked, 24), (responds, 24), (silent, 6)] {
+            let mut sender = fetcher(Opcode::ReadRequest, 0);
+            tells(&mut sender);
+            send(&mut sender, 4 * RTT, 3).unwrap();
+            send(&mut sender, 4 * RTT, 4).unwrap();
+            // Not by the copy that made the peer send it.
+            sack(&mut sender, 5 * RTT, 0, &[3], (3, 0));
+            let told = send(&mut sender, 30 * RTT, 5).unwrap_err();
+            assert!(told.contains(&format!("it counts as lost after {} ns", rtts * RTT)), "{told}");
+        }
+    }
+
+    /// A peer without room for a packet says nothing new.
+    #[test]
+    fn only_news_restart_the_silence() {
+        for (reason, is_news) in [
+            (NackReason::Trimmed, true),
+            (NackReason::TrimmedLastHop, true),
+            (NackReason::NoResource, true),
+            (NackReason::PsnOutOfWindow, false),
+            (NackReason::NoPacketBuffer, false),
+        ] {
+            let mut sender = sender(3);
+            nack(&mut sender, 2, reason);
+            // A packet that found no receive work request tells of an arrival.
+            (sender.newest_repeat, sender.shortest_ns) = (0, None);
+            assert_eq!(send(&mut sender, 3 * RTT, 0).is_err(), is_news, "{reason:?}");
         }
     }
 
