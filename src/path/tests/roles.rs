@@ -253,6 +253,22 @@ fn silent_planes_are_probed_and_serve_again() {
     assert!(paths.states().all(|ev| ev.state == EvState::Good));
 }
 
+/// What is bad already keeps its probes, and what is denied stays denied.
+#[test]
+fn a_silent_failure_changes_only_entropy_values_that_worked() {
+    let mut paths = roles();
+    let [bad, denied] = [EvId(1), EvId(7)];
+    paths.on_loss(bad, at_us(1));
+    let due = paths.next_timeout();
+    assert_eq!(paths.deny_ev(paths.ev(denied), Some(1)), 1);
+    paths.fail_serving(at_us(5)).unwrap();
+    paths.on_timer(at_us(5));
+    assert_eq!([bad, denied].map(|id| state(&paths, id)), [EvState::AssumedBad, EvState::Denied]);
+    assert_eq!((paths.prober.bad, paths.next_timeout()), (11, due));
+    let counted = paths.states().filter(|ev| ev.state == EvState::AssumedBad).count();
+    assert_eq!(counted, 11);
+}
+
 #[test]
 fn silence_moves_nothing_if_the_standby_does_not_work() {
     let mut paths = roles();
