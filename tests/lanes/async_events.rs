@@ -177,12 +177,12 @@ fn a_nic_that_takes_over_and_gives_back_is_told() {
                     }
                     _ => None,
                 }
-            })
+            });
         };
         if silent {
-            switch.drop_silently()
+            switch.drop_silently();
         } else {
-            switch.down()
+            switch.down();
         }
         wait_for(&mut left, PlaneSet(0b01));
         switch.open();
