@@ -89,9 +89,14 @@ impl PlaneSet {
         self.0.count_ones() as u16
     }
 
+    /// The planes in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..32).filter(move |&plane| self.contains(plane))
+    }
+
     /// The plane number `n` of the set, in ascending order.
     pub(crate) fn nth(self, n: u16) -> Option<u8> {
-        (0..32).filter(|&plane| self.contains(plane)).nth(usize::from(n))
+        self.iter().nth(usize::from(n))
     }
 }
 
@@ -107,8 +112,7 @@ impl fmt::Display for PlaneSet {
         if self.0 == 0 {
             return f.write_str("none");
         }
-        let mut planes = (0..32).filter(|&plane| self.contains(plane));
-        planes.try_fold("", |comma, plane| write!(f, "{comma}{plane}").map(|()| ","))?;
+        self.iter().try_fold("", |comma, plane| write!(f, "{comma}{plane}").map(|()| ","))?;
         Ok(())
     }
 }

@@ -36,6 +36,10 @@ pub enum PlaneRole {
 /// The roles of a queue pair's planes, see [`Paths::role_status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleStatus {
+    /// Planes that carry packets by default.
+    pub primary: PlaneSet,
+    /// Planes that stand by.
+    pub standby: PlaneSet,
     /// Planes that carry packets: those of one role, or all if neither is fit.
     pub serving: PlaneSet,
     /// The role that carries packets whenever it is fit.
@@ -162,6 +166,8 @@ impl Paths {
     /// The roles of the planes; `None` if they have none.
     pub fn role_status(&self) -> Option<RoleStatus> {
         self.roles.as_deref().map(|roles| RoleStatus {
+            primary: PlaneSet(roles.planes(PlaneRole::Primary)),
+            standby: PlaneSet(roles.planes(PlaneRole::Standby)),
             serving: PlaneSet(self.serving),
             preferred: roles.preferred,
             failovers: roles.failovers,

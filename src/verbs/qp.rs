@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::endpoint::{
     EndpointError, Extensions, FailReason, QpAttr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr,
 };
-use crate::path::PathConfig;
+use crate::path::{PathConfig, PlaneRole, RoleStatus};
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr};
 
@@ -370,6 +370,37 @@ impl Qp {
     pub fn state(&self) -> (QpState, Option<FailReason>) {
         self.end.pd.context().drain_inline(self.end.lane);
         self.posting.with(Posting::condition)
+    }
+
+    /// The roles of its planes, and which of them carry packets; `None` if they have no roles
+    /// ([`PathConfig::standby`]). A control call.
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call, or if the lane has failed.
+    pub fn role_status(&self) -> Result<Option<RoleStatus>, VerbsError> {
+        let End { pd, lane, qpn, .. } = &self.end;
+        pd.context().control(*lane, |lane| lane.endpoint().role_status(*qpn))
+    }
+
+    /// Moves its packets to the planes of a role, for maintenance of a NIC or because it slows the job, and keeps them
+    /// there while that role is fit. Nothing is replayed, no request fails, and the order is kept. Returns whether
+    /// packets take those planes now. `false`: they do so once the role has been fit for the hold time
+    /// ([`PathConfig::failback_hold_ns`]), or the planes have no roles. A control call.
+    ///
+    /// ```
+    /// # use spindrift::path::PlaneRole;
+    /// # use spindrift::verbs::{Qp, VerbsError};
+    /// /// Leaves the first NIC. `qp.prefer_role(PlaneRole::Primary)` leads back.
+    /// fn drain_first_nic(qp: &Qp) -> Result<bool, VerbsError> {
+    ///     qp.prefer_role(PlaneRole::Standby)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call, or if the lane has failed.
+    pub fn prefer_role(&self, role: PlaneRole) -> Result<bool, VerbsError> {
+        let End { pd, lane, qpn, .. } = &self.end;
+        pd.context().control(*lane, |lane| lane.endpoint_mut().prefer_role(*qpn, role))
     }
 
     /// Its number, until a reset.

@@ -13,6 +13,7 @@ use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::evs::EvLists;
 use crate::bench::source_ports::SourcePortSet;
+use crate::ctl::ControlPlace;
 use crate::driver::{Driver, OnLink};
 use crate::place::Place;
 use crate::toml_file::TomlFile;
@@ -46,6 +47,7 @@ pub(crate) struct Run {
     pub(crate) tx_depth: Option<u32>,
     pub(crate) seed: Option<u64>,
     pub(crate) pcap: Option<PathBuf>,
+    pub(crate) control_dir: Option<ControlPlace>,
 }
 
 /// The ports.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod ctl;
 mod dissect;
 mod driver;
 mod figure;
@@ -67,6 +68,7 @@ enum Command {
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
+    Ctl(ctl::CtlArgs),
     Lab(lab::LabArgs),
     // The former name, accepted for one version.
     #[command(alias = "experiment")]
@@ -126,7 +128,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Pump(args) => Some(args.verbosity()),
         Command::Ports(args) => Some(args.verbosity()),
         // The first has its own `-v`, about packets; in the others the transport does nothing.
-        Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
+        Command::Dissect(_) | Command::Path(_) | Command::Ctl(_) | Command::Lab(_) => {
+            Some(Verbosity::default())
+        }
         Command::Swarm(args) => args.verbosity(),
         // Of what happens in its hosts there is too much to tell.
         Command::Sim(_) => None,
@@ -149,6 +153,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
         Command::Path(args) => path::run(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),
         Command::Sim(args) => sim::run(args),

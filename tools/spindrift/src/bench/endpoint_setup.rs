@@ -10,6 +10,7 @@ use spindrift::verbs::{
     Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, Srq,
     VerbsError,
 };
+use spindrift_control::Server;
 use spindrift_exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
@@ -74,6 +75,8 @@ impl Far {
 
 /// Everything between an application and its ports. The fields go in the order in which they must end.
 pub(crate) struct Side {
+    /// It holds the context open.
+    control: Option<Server>,
     pub(crate) qps: Vec<Qp>,
     /// One for each lane.
     pub(crate) cqs: Vec<Cq>,
@@ -133,6 +136,7 @@ impl Side {
         });
         let qps = qps.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            control: None,
             qps,
             cqs,
             source,
@@ -146,6 +150,12 @@ impl Side {
             faults,
             capture,
         })
+    }
+
+    /// Lets `spindrift ctl` see and move the queue pairs, from now until the side ends. Not being able to is no reason not
+    /// to run.
+    pub(crate) fn open_control(&mut self, settings: &Settings, program: &str) {
+        self.control = settings.control.serve(program, &self.context);
     }
 
     /// What the peer has to know.

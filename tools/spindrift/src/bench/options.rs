@@ -17,6 +17,7 @@ use super::evs::EvLists;
 use super::operation::{Operation, Work};
 use super::pin::WaitName;
 use crate::config::{CcName, Config, EntropyName, PathSet, parse_planes};
+use crate::ctl::ControlPlace;
 use crate::driver::Driver;
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -109,6 +110,9 @@ pub(crate) struct RunArgs {
     /// Capture the packets of this side's ports to a file (slow)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
+    /// Folder of the control socket for `spindrift ctl`, or none [default: the folder of `spindrift ctl`]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) control_dir: Option<ControlPlace>,
     /// Print every counter that is not 0
     #[arg(long)]
     pub(crate) counters: bool,
@@ -195,6 +199,8 @@ pub(crate) struct Settings {
     /// Of each port, bits per second, if it is to be slower than its medium.
     pub(crate) link_rate: Option<u64>,
     pub(crate) pcap: Option<PathBuf>,
+    /// Where the control socket is.
+    pub(crate) control: ControlPlace,
     /// The entropy values of queue pairs, if they are not to choose them.
     pub(crate) evs: Option<EvLists>,
     /// How many of them are kept in reserve, if that was said.
@@ -272,6 +278,7 @@ impl Settings {
             fault_text,
             link_rate: args.link_rate.or(config.nic.link_rate),
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
+            control: args.control_dir.clone().or_else(|| run.control_dir.clone()).unwrap_or_default(),
             evs: args.evs.clone().or_else(|| config.path.evs.clone()),
             backup: args.backup_evs.or(config.path.backup),
             standby: args.standby.or(config.path.standby),

@@ -155,6 +155,8 @@ impl Pair {
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;
+        writer.open_control(&settings, "loopback, writer");
+        target.open_control(&settings, "loopback, target");
         let cores = Cores::of_pair(settings.lanes);
         Ok(Self { settings, writer, target, layouts, planes, yardstick, udp_port, cores })
     }

@@ -460,6 +460,7 @@ impl Connected {
     fn new(session: &Session, settings: &Settings, peer: &mut Peer, mut side: Side) -> Result<Self> {
         let offer = side.offer()?;
         let theirs = peer.agree(&mut side, &offer)?;
+        side.open_control(settings, &format!("{} with the {}", session.kind.name(), peer.name()));
         tell_unused_planes(peer.name(), &offer, &theirs);
         tell_without_path(settings, peer.name(), &theirs);
         let target =

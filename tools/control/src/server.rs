@@ -1,0 +1,289 @@
+//! The server's side: a thread that carries out requests.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use spindrift::endpoint::Endpoint;
+use spindrift::path::PlaneSet;
+use spindrift::verbs::{Context, VerbsError};
+use spindrift::wire::Qpn;
+
+use crate::dir::ControlDir;
+use crate::message::{Moved, QpStatus, Reply, Request, Role, Status};
+use crate::{ControlSocketError, io_at};
+
+/// Limit for a connection, so that a client that does nothing keeps no other one out.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(2);
+/// The longest request in bytes.
+const REQUEST_MAX: usize = 4096;
+/// Queue pairs that one control call visits, so that no lane stops for long.
+const QPS_PER_CALL: usize = 16;
+/// Wait after the system has refused a connection, for example for want of file descriptors.
+const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Sockets that this process has opened.
+static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// The control socket of a context. Dropping it closes and removes the socket.
+///
+/// It holds the context open. After a fork the child has no socket of its own, and dropping its copy does nothing.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    process: u32,
+    /// Closing it ends the thread.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens a socket in the folder, and serves requests about the context from now on. `program` is shown to the
+    /// operator.
+    ///
+    /// # Errors
+    /// [`ControlSocketError`].
+    pub fn start(dir: &ControlDir, program: &str, context: &Context) -> Result<Self, ControlSocketError> {
+        dir.prepare()?;
+        let process = process::id();
+        let path = dir.socket_path(process, OPENED.fetch_add(1, Ordering::Relaxed));
+        // Left over from a process with the same number.
+        let _ = fs::remove_file(&path);
+        let cannot_listen = "the control socket cannot be opened";
+        let listener = UnixListener::bind(&path).map_err(io_at(&path, cannot_listen))?;
+        let mut server = Self { path, process, stop: None, thread: None };
+        let start = || {
+            listener.set_nonblocking(true)?;
+            let (stop, stopped) = UnixStream::pair()?;
+            let service = Service { context: context.clone(), program: program.to_owned(), process };
+            let thread = thread::Builder::new().name("spindrift-ctl".to_owned());
+            let thread = thread.spawn(move || service.run(&listener, &stopped))?;
+            Ok((stop, thread))
+        };
+        let (stop, thread) = start().map_err(io_at(&server.path, cannot_listen))?;
+        (server.stop, server.thread) = (Some(stop), Some(thread));
+        Ok(server)
+    }
+
+    /// Where the socket is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        if process::id() != self.process {
+            // A forked child: the thread and the socket are the parent's.
+            let _ = Box::leak(Box::new((thread, self.stop.take())));
+            return;
+        }
+        let _ = fs::remove_file(&self.path);
+        drop(self.stop.take());
+        if let Some(thread) = thread {
+            // A panic has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Ready,
+    TimedOut,
+    Stopped,
+}
+
+/// Waits until the socket is ready, the server is to stop, or the time is over.
+fn wait(fd: impl AsFd, flags: PollFlags, stopped: &UnixStream, limit: Option<Timespec>) -> Woken {
+    let mut fds = [PollFd::new(&fd, flags), PollFd::new(stopped, PollFlags::IN)];
+    match poll(&mut fds, limit.as_ref()) {
+        Ok(0) => Woken::TimedOut,
+        Ok(_) if !fds[1].revents().is_empty() => Woken::Stopped,
+        // The caller tries, and waits again.
+        Ok(_) | Err(rustix::io::Errno::INTR) => Woken::Ready,
+        Err(_) => Woken::Stopped,
+    }
+}
+
+struct Service {
+    context: Context,
+    program: String,
+    process: u32,
+}
+
+impl Service {
+    fn run(&self, listener: &UnixListener, stopped: &UnixStream) {
+        while wait(listener, PollFlags::IN, stopped, None) != Woken::Stopped {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if let Err(error) = self.serve(&stream, stopped) {
+                        tracing::debug!(target: "spindrift::control", %error, "control connection ended");
+                    }
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    tracing::warn!(target: "spindrift::control", %error, "control connection refused");
+                    // Nothing but the stop ends this wait early.
+                    wait(stopped, PollFlags::IN, stopped, Some(PAUSE));
+                }
+            }
+        }
+    }
+
+    /// Serves one connection: a request and its reply.
+    fn serve(&self, stream: &UnixStream, stopped: &UnixStream) -> io::Result<()> {
+        let user = socket_peercred(stream)?.uid;
+        if !user.is_root() && user != geteuid() {
+            return Err(io::Error::other(format!("user {} may not control this process", user.as_raw())));
+        }
+        stream.set_nonblocking(true)?;
+        let connection = Connection { stream, stopped, since: Instant::now() };
+        let line = connection.read_line()?;
+        if line.is_empty() {
+            // A client that only wanted to know whether somebody listens.
+            return Ok(());
+        }
+        let reply = match serde_json::from_slice(&line) {
+            Ok(request) => self.reply(request),
+            Err(error) => {
+                let version = env!("CARGO_PKG_VERSION");
+                Reply::Error(format!("not a request that version {version} knows: {error}"))
+            }
+        };
+        connection.write(&serde_json::to_vec(&reply)?)
+    }
+
+    fn reply(&self, request: Request) -> Reply {
+        let reply = match request {
+            Request::Status => self.status().map(Reply::Status),
+            Request::Prefer { role, queue_pair } => self.prefer(role, queue_pair),
+        };
+        reply.unwrap_or_else(|error| Reply::Error(error.to_string()))
+    }
+
+    fn status(&self) -> Result<Status, VerbsError> {
+        let mut queue_pairs = Vec::new();
+        self.visit(None, |endpoint, lane, qpn| {
+            if let Some(attr) = endpoint.query_qp(qpn) {
+                let planes = endpoint.planes(qpn).unwrap_or(PlaneSet(0));
+                queue_pairs.push(QpStatus::new(&attr, lane, planes, endpoint.role_status(qpn)));
+            }
+        })?;
+        let ports = self.context.query_ports();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: self.process,
+            program: self.program.clone(),
+            lanes: self.context.lanes(),
+            planes: ports.iter().filter(|port| port.lane == 0).map(Into::into).collect(),
+            queue_pairs,
+        })
+    }
+
+    fn prefer(&self, role: Role, queue_pair: Option<u32>) -> Result<Reply, VerbsError> {
+        let mut moved = Moved::default();
+        self.visit(queue_pair, |endpoint, _, qpn| {
+            let list = if endpoint.role_status(qpn).is_none() {
+                &mut moved.without_roles
+            } else if endpoint.prefer_role(qpn, role.into()) {
+                &mut moved.now
+            } else {
+                &mut moved.later
+            };
+            list.push(qpn.get());
+        })?;
+        let found = moved != Moved::default();
+        Ok(match queue_pair {
+            Some(number) if !found => Reply::Error(format!("there is no queue pair {number:#08x}")),
+            _ => Reply::Moved(moved),
+        })
+    }
+
+    /// Calls `act` for the queue pair with this number, or for all: lane by lane, in ascending order.
+    fn visit(
+        &self,
+        only: Option<u32>,
+        mut act: impl FnMut(&mut Endpoint, usize, Qpn),
+    ) -> Result<(), VerbsError> {
+        for lane in 0..self.context.lanes() {
+            let qpns: Vec<Qpn> = self.context.with_endpoint_of(lane, |endpoint| endpoint.qpns().collect())?;
+            let mut wanted: Vec<Qpn> =
+                qpns.into_iter().filter(|qpn| only.is_none_or(|only| only == qpn.get())).collect();
+            wanted.sort_unstable_by_key(|qpn| qpn.get());
+            for some in wanted.chunks(QPS_PER_CALL) {
+                self.context.with_endpoint_of(lane, |endpoint| {
+                    for &qpn in some {
+                        // One that was destroyed meanwhile is passed over.
+                        if endpoint.qp_state(qpn).is_some() {
+                            act(endpoint, lane, qpn);
+                        }
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A client, for a limited time.
+struct Connection<'a> {
+    stream: &'a UnixStream,
+    stopped: &'a UnixStream,
+    since: Instant,
+}
+
+impl Connection<'_> {
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+        let left = CONNECTION_LIMIT.saturating_sub(self.since.elapsed());
+        let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+        match wait(self.stream, flags, self.stopped, Some(limit)) {
+            Woken::Ready => Ok(()),
+            Woken::TimedOut => Err(ErrorKind::TimedOut.into()),
+            Woken::Stopped => Err(ErrorKind::Interrupted.into()),
+        }
+    }
+
+    /// A line, or everything up to the end of the stream.
+    fn read_line(&self) -> io::Result<Vec<u8>> {
+        let (mut line, mut part) = (Vec::new(), [0; 512]);
+        loop {
+            match (&*self.stream).read(&mut part) {
+                Ok(0) => return Ok(line),
+                Ok(len) => line.extend(&part[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
+                Err(error) => return Err(error),
+            }
+            if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
+                line.truncate(end);
+                return Ok(line);
+            }
+            if line.len() > REQUEST_MAX {
+                return Err(io::Error::new(ErrorKind::InvalidData, "the request is too long"));
+            }
+        }
+    }
+
+    fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match (&*self.stream).write(bytes) {
+                Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::OUT)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
