@@ -193,6 +193,50 @@ fn assert_silent_plane(folder: &Folder, [from, until]: [f64; 2], mean_gbps: f64,
     }
 }
 
+/// The NIC of the host that is read from loses its links. The other NIC takes over, and the first one serves again later. Payload is counted
+/// where it arrives, which is at the client.
+#[test]
+#[ignore = "slow: tools/check-all.sh"]
+fn the_other_nic_takes_over() {
+    let lab = Lab::new("nics");
+    let Some(lab) = lab else { return };
+    let folder = Folder::new("lab-run-nics");
+    let path = folder.scenario(
+        "two-plane.toml",
+        "duration = \"4s\"\nlink_rate = \"100M\"",
+        "[[flow]]\noperation = \"read\"\nfrom = \"h1\"\nto = \"h3\"\nstandby = [1]\n\
+         options = [\"--failback-hold\", \"100ms\"]\nudp_options = [\"--no-gso\"]\nclient_options = [\"-s\", \"16K\", \"-t\", \"16\"]\n\
+         [[fault]]\nat = \"1s\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\nfor = \"1s\"",
+    );
+    let pauses = Pauses::watch();
+    let (_, error, status) = lab.run_scenario(&path, &folder.results());
+    assert_eq!(status, Some(0), "{error}");
+    let result = folder.result();
+    let flow = &result["flows"][0];
+    assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
+    let baseline = flow["baseline_gbps"].as_f64().unwrap();
+    let possible = |event: usize| result["events"][event]["flows"][0]["possible_gbps"].as_f64().unwrap();
+    assert!([0, 1].into_iter().all(|event| (possible(event) - baseline).abs() < 1e-6), "{result}");
+    let rows = folder.table("samples.csv");
+    let [from, until] = [0, 1].map(|event: usize| result["events"][event]["at_ms"].as_f64().unwrap());
+    let mean = |from: f64, until: f64, name: &str| {
+        let within = rows.iter().filter(|row| (from..until).contains(&number(row, "time_ms")));
+        let values: Vec<_> = within.map(|row| number(row, name)).collect();
+        values.iter().sum::<f64>() / values.len().max(1) as f64
+    };
+    // A slow machine takes late what was sent before.
+    let dead = (from + 0.4 * (until - from), until - 0.3 * (until - from));
+    assert!(mean(dead.0, dead.1, "p1_gbps") > 0.0 && mean(dead.0, dead.1, "p0_gbps") == 0.0, "{result}");
+    assert!(folder.read("summary.md").contains("READs, every byte verified"));
+    if pauses.none_above(PAUSE) {
+        assert!(baseline > 0.04, "a link of 0.1 Gb/s: {baseline}");
+        let [before, after] =
+            [(300.0, from), (until + 500.0, 4000.0)].map(|(from, until)| mean(from, until, "p0_gbps"));
+        assert!(before > 0.8 * baseline && after > 0.8 * baseline, "{before} {after} {baseline}");
+        assert!(mean(dead.0, dead.1, "p1_gbps") > 0.8 * baseline, "{result}");
+    }
+}
+
 /// A later flow is an event for the others; two flows between the same hosts have names of their own; unlimited links leave the rate as
 /// it is while there is a way.
 #[test]

@@ -219,11 +219,13 @@ pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, f
     settings.paths(planes).validate().map_err(|error| {
         let text = error.to_string();
         let field = text.split(' ').next().unwrap_or_default();
-        if field == "standby" {
-            return usage(format!(
-                "{}: {text}",
-                config.origin(args.standby.is_some(), "--standby", "path.standby")
-            ));
+        let flag = match field {
+            "standby" => Some((args.standby.is_some(), "--standby")),
+            "failback_hold_ns" => Some((args.failback_hold.is_some(), "--failback-hold")),
+            _ => None,
+        };
+        if let Some((given, flag)) = flag {
+            return usage(format!("{}: {text}", config.origin(given, flag, &format!("path.{field}"))));
         }
         usage(format!("{}: {text}", config.place(&format!("path.{field}"))))
     })

@@ -94,6 +94,10 @@ pub(crate) struct RunArgs {
     /// Planes that stand by until no other one works, such as 2,3: those of a second NIC [default: none]
     #[arg(long, value_name = "PLANE,..", value_parser = parse_planes)]
     pub(crate) standby: Option<PlaneSet>,
+    /// How long the primary planes must have worked before packets return to them, doubled after each failure
+    /// [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) failback_hold: Option<Duration>,
     /// Which messages are compared with the expected contents of memory [default: last, or every for atomic
     /// operations and mixes]
     #[arg(long, value_enum)]
@@ -130,6 +134,10 @@ impl RunArgs {
         let all = [("--no-gso", self.no_gso), ("--evs", self.evs.is_some())];
         all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect()
     }
+}
+
+fn whole_ns(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// Names of extensions, separated by commas.
@@ -207,6 +215,8 @@ pub(crate) struct Settings {
     pub(crate) backup: Option<u16>,
     /// Planes that stand by, if that was said.
     pub(crate) standby: Option<PlaneSet>,
+    /// How long the others must have worked before packets return to them, if that was said.
+    pub(crate) failback_hold_ns: Option<u64>,
     /// Whether the packets that take each of them are counted.
     pub(crate) count_packets: bool,
     pub(crate) port: &'static Driver,
@@ -282,6 +292,7 @@ impl Settings {
             evs: args.evs.clone().or_else(|| config.path.evs.clone()),
             backup: args.backup_evs.or(config.path.backup),
             standby: args.standby.or(config.path.standby),
+            failback_hold_ns: args.failback_hold.map(whole_ns).or(config.path.failback_hold_ns),
             count_packets: false,
             port: port.or(config.nic.port).unwrap_or(defaults.port),
             wait: WaitName::Spin,
@@ -356,6 +367,7 @@ impl Settings {
             evs: self.evs.clone(),
             backup: self.backup,
             standby: self.standby,
+            failback_hold_ns: self.failback_hold_ns,
             ..self.config.path.clone()
         };
         let planes = planes.clamp(1, EndpointConfig::MAX_PORTS) as u8;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use spindrift::path::PlaneSet;
 use spindrift_srv6::{End, Fabric, Link, Node};
 
 use crate::lab::fault::{Action, Dir};
@@ -12,11 +13,13 @@ use crate::lab::rules::Broken;
 /// transport avoids it. Faults of single entropy values leave everything as it is.
 ///
 /// Of the T1 switches, those count that packets can go through: all of a plane, or with `routed` packets those on their paths.
+/// Planes that stand by count if the others carry nothing.
 pub(super) fn capacity(
     fabric: &Fabric,
     rate: f64,
     broken: &[Broken],
     (from, to): (u16, u16),
+    standby: PlaneSet,
     routed: bool,
 ) -> f64 {
     let of_plane = |plane| {
@@ -24,7 +27,11 @@ pub(super) fn capacity(
             if routed { on_paths(fabric, (from, to), plane) } else { (0..fabric.shape().t1).collect() };
         of_plane(fabric, rate, broken, plane, (from, to), &upper)
     };
-    (0..fabric.shape().planes).map(of_plane).sum()
+    let (idle, primary): (Vec<_>, Vec<_>) =
+        (0..fabric.shape().planes).partition(|&plane| standby.contains(plane));
+    let of_planes = |planes: Vec<u8>| planes.into_iter().map(of_plane).sum::<f64>();
+    let primary = of_planes(primary);
+    if primary > 0.0 { primary } else { of_planes(idle) }
 }
 
 /// The T1 switches that source-routed packets pass on their way, where they arrive.
@@ -102,11 +109,15 @@ mod tests {
         all.iter().map(one).collect()
     }
 
+    fn without_roles(fabric: &Fabric, rate: f64, broken: &[Broken], ends: (u16, u16), routed: bool) -> f64 {
+        capacity(fabric, rate, broken, ends, PlaneSet(0), routed)
+    }
+
     /// From the first host to the second and back where links have 100, routed or not.
     fn both_ways(fabric: &Fabric, faults: &[&str]) -> (f64, f64) {
         let broken = broken(fabric, faults);
         let [plain, routed] = [false, true].map(|routed| {
-            let of = |from, to| capacity(fabric, 100e6, &broken, (from, to), routed) / 1e6;
+            let of = |from, to| without_roles(fabric, 100e6, &broken, (from, to), routed) / 1e6;
             (of(0, 1), of(1, 0))
         });
         assert_eq!(plain, routed, "{faults:?}");
@@ -136,9 +147,9 @@ mod tests {
         ] {
             assert_eq!(both_ways(&fabric, faults), (there, back), "{faults:?}");
         }
-        assert_eq!(capacity(&fabric, f64::INFINITY, &[], (0, 1), true), f64::INFINITY);
+        assert_eq!(without_roles(&fabric, f64::INFINITY, &[], (0, 1), true), f64::INFINITY);
         let slow = broken(&fabric, &["a:p0-t0-0 rate=5M", "a:p1-t0-0 rate=7M"]);
-        assert_eq!(capacity(&fabric, f64::INFINITY, &slow, (0, 1), false), 12e6);
+        assert_eq!(without_roles(&fabric, f64::INFINITY, &slow, (0, 1), false), 12e6);
     }
 
     /// All that two switches have between them is one cable in each plane.
@@ -176,7 +187,7 @@ mod tests {
         };
         let fabric = two_hosts(2).with_templates(vec![template]).unwrap();
         let all = broken(&fabric, &["p0-t0-0:p0-t1-1 rate=30M", "p1-t0-0:p1-t1-1 down"]);
-        let of = |ends, routed| capacity(&fabric, 100e6, &all, ends, routed) / 1e6;
+        let of = |ends, routed| without_roles(&fabric, 100e6, &all, ends, routed) / 1e6;
         assert_eq!((of((0, 1), true), of((1, 0), true)), (130.0, 200.0));
         assert_eq!((of((0, 1), false), of((1, 0), false)), (200.0, 200.0));
     }
@@ -191,8 +202,20 @@ mod tests {
         std::fs::remove_file(path).unwrap();
         let broken = broken(&fabric, &["p0-t0-0:p0-t1-0 down"]);
         for routed in [false, true] {
-            let of = |from, to| capacity(&fabric, 9.0, &broken, (from, to), routed);
+            let of = |from, to| without_roles(&fabric, 9.0, &broken, (from, to), routed);
             assert_eq!((of(0, 1), of(0, 2), of(2, 3)), (9.0, 0.0, 9.0));
         }
+    }
+
+    #[test]
+    fn planes_that_stand_by_count_only_if_no_other_one_carries_anything() {
+        let fabric = two_hosts(3);
+        let carried = |faults: &[&str], standby| {
+            capacity(&fabric, 100e6, &broken(&fabric, faults), (0, 1), PlaneSet(standby), false) / 1e6
+        };
+        assert_eq!([carried(&[], 0), carried(&[], 0b100), carried(&[], 0b110)], [300.0, 200.0, 100.0]);
+        assert_eq!(carried(&["a:p0-t0-0 down"], 0b100), 100.0);
+        assert_eq!(carried(&["a:p0-t0-0 down"], 0b110), 200.0);
+        assert_eq!(carried(&["a:p0-t0-0 down", "b:p1-t0-1 down"], 0b110), 100.0);
     }
 }

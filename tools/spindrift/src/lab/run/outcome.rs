@@ -9,7 +9,7 @@ use spindrift_srv6::Node;
 use super::capacity::capacity;
 use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
-use super::scenario::{QUIET, Scenario};
+use super::scenario::{Flow, QUIET, Scenario};
 use super::traffic::{Files, Said};
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
@@ -113,8 +113,8 @@ impl Outcome {
         for ((flow, name), (files, said)) in
             scenario.flows.iter().zip(run.names).zip(run.files.into_iter().zip(run.said))
         {
-            let sender = Side::read(&files.samples("client"), run.start_ns)?;
-            let receiver = Side::read(&files.samples("server"), run.start_ns)?;
+            let sender = Side::read(&files.samples(flow.sender()), run.start_ns)?;
+            let receiver = Side::read(&files.samples(flow.receiver()), run.start_ns)?;
             let arrivals = receiver.arrivals(length_ms, |sample| sample.rx_placed_bytes);
             let start_ms = flow.start.as_secs_f64() * 1e3;
             let quiet_until =
@@ -184,8 +184,10 @@ fn events(
     let rate = scenario.rate().map_or(f64::INFINITY, |rate| rate as f64);
     let routed = scenario.port.source_routes();
     let capacities = |set: &FaultSet| -> Vec<f64> {
-        let of = |(from, to)| capacity(&scenario.fabric, rate, &set.all, (from, to), routed);
-        scenario.flows.iter().map(|flow| of((flow.from, flow.to))).collect()
+        let of = |flow: &Flow| {
+            capacity(&scenario.fabric, rate, &set.all, (flow.from, flow.to), flow.standby, routed)
+        };
+        scenario.flows.iter().map(of).collect()
     };
     let mut set = FaultSet::default();
     let whole = capacities(&set);

@@ -151,19 +151,19 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
     };
     let ports = format!("ports of kind {}", scenario.port.name);
     let _ = writeln!(page, "{planes}{links}{switches}, {ports}, {} s.\n", scenario.duration.as_secs_f64());
-    for flow in &outcome.flows {
+    for (flow, of_scenario) in outcome.flows.iter().zip(&scenario.flows) {
         let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };
         let errors = match flow.qp_errors {
             0 => "no queue pair error".to_owned(),
             errors => count(errors, "QUEUE PAIR ERROR"),
         };
-        let writes = flow.said.client["rows"][0]["iterations"].as_u64().unwrap_or_default();
+        let messages = flow.said.client["rows"][0]["iterations"].as_u64().unwrap_or_default();
         let baseline = flow.baseline_bps / 1e9;
         let _ = writeln!(
             page,
             "- flow {}: {baseline:.3} Gb/s before any event; {}, {verdict}, {errors}",
             flow.name,
-            count(writes, "write")
+            count(messages, of_scenario.operation.word())
         );
     }
     if outcome.events.is_empty() {

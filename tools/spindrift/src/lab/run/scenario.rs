@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Deserialize;
+use spindrift::path::PlaneSet;
 use spindrift_srv6::{Fabric, Node};
 
 use crate::driver::{self, Driver, Kernel, UDP};
@@ -40,15 +41,49 @@ pub(super) struct Scenario {
     pub(super) entries: Vec<Entry>,
 }
 
-/// Writes from one host to another.
+/// What a flow consists of. Its payload goes `from` one host `to` another in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FlowOperation {
+    #[default]
+    Write,
+    Send,
+    /// The host that payload goes to reads it, so it is the client.
+    Read,
+}
+
+impl FlowOperation {
+    /// The command of both sides.
+    pub(super) const fn command(self) -> &'static str {
+        match self {
+            Self::Write => "write-bw",
+            Self::Send => "send-bw",
+            Self::Read => "read-bw",
+        }
+    }
+
+    /// One of its messages.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Send => "SEND",
+            Self::Read => "READ",
+        }
+    }
+}
+
+/// Messages from one host to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
+    pub(super) operation: FlowOperation,
     pub(super) from: u16,
     pub(super) to: u16,
+    /// Planes that stand by.
+    pub(super) standby: PlaneSet,
     pub(super) start: Duration,
     /// It goes back where another one goes.
     pub(super) back: bool,
-    /// Options of `write-bw` for both sides, for both over kernel sockets alone, for the client and for the server.
+    /// Options of the command for both sides, for both over kernel sockets alone, for the client and for the server.
     pub(super) options: Vec<String>,
     pub(super) udp_options: Vec<String>,
     pub(super) client_options: Vec<String>,
@@ -81,8 +116,10 @@ struct ScenarioTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct FlowTable {
+    operation: FlowOperation,
     from: Option<String>,
     to: Option<String>,
+    standby: Vec<u8>,
     both: Option<bool>,
     start: Option<String>,
     options: Vec<String>,
@@ -248,15 +285,49 @@ impl Reader<'_> {
             let why = format!("begins too late to be measured: the scenario ends at {whole:?}");
             return Err(self.file.wrong(&place, "start", &why));
         }
-        let FlowTable { options, udp_options, client_options, server_options, .. } = table;
-        let there =
-            Flow { from, to, start, back: false, options, udp_options, client_options, server_options };
+        let planes = fabric.shape().planes;
+        if let Some(plane) = table.standby.iter().find(|&&plane| plane >= planes) {
+            let why = format!("there is no plane {plane}; the fabric has {planes}");
+            return Err(self.file.wrong(&place, "standby", &why));
+        }
+        let standby = PlaneSet(table.standby.iter().fold(0, |set, plane| set | 1 << plane));
+        if standby == PlaneSet::first(planes) {
+            return Err(self.file.wrong(&place, "standby", "at least one plane must not stand by"));
+        }
+        let FlowTable { operation, options, udp_options, client_options, server_options, .. } = table;
+        let there = Flow {
+            operation,
+            from,
+            to,
+            standby,
+            start,
+            back: false,
+            options,
+            udp_options,
+            client_options,
+            server_options,
+        };
         let back = Flow { from: to, to: from, back: true, ..there.clone() };
         Ok([there, back].into_iter().take(if table.both == Some(true) { 2 } else { 1 }).collect())
     }
 }
 
 impl Flow {
+    /// The side that payload comes from.
+    pub(super) fn sender(&self) -> &'static str {
+        if self.operation == FlowOperation::Read { "server" } else { "client" }
+    }
+
+    /// The side that payload goes to.
+    pub(super) fn receiver(&self) -> &'static str {
+        if self.operation == FlowOperation::Read { "client" } else { "server" }
+    }
+
+    /// The hosts of the client and the server.
+    pub(super) fn client_and_server(&self) -> (u16, u16) {
+        if self.operation == FlowOperation::Read { (self.to, self.from) } else { (self.from, self.to) }
+    }
+
     /// What it is called.
     pub(super) fn name(&self, fabric: &Fabric) -> String {
         let host = |number: u16| fabric.hosts().get(usize::from(number)).map_or("", |host| &host.name);
@@ -308,7 +379,19 @@ mod tests {
             let [options, udp_options, client_options, server_options] =
                 options.map(|list| list.iter().map(|&text| text.to_owned()).collect());
             let start = Duration::from_millis(start);
-            Flow { from, to, start, back, options, udp_options, client_options, server_options }
+            let (operation, standby) = (FlowOperation::Write, PlaneSet(0));
+            Flow {
+                operation,
+                from,
+                to,
+                standby,
+                start,
+                back,
+                options,
+                udp_options,
+                client_options,
+                server_options,
+            }
         };
         let all = [&["-x"] as &[_], &["-u"], &["-y"], &["-z"]];
         let [there, back] = [flow(0, 2, 500, false, all), flow(2, 0, 500, true, all)];
@@ -316,6 +399,22 @@ mod tests {
         assert_eq!(read.port, UDP);
         assert_eq!(read.flows.first().map(|flow| flow.name(&read.fabric)).as_deref(), Some("h1-h3"));
         assert_eq!(read.entries.len(), 1);
+    }
+
+    /// The host that reads is the client. Both sides of any flow have the same planes that stand by.
+    #[test]
+    fn payload_goes_from_one_host_to_the_other_whoever_asks_for_it() {
+        for (operation, sides, hosts, command) in [
+            ("write", ["client", "server"], (0, 2), "write-bw"),
+            ("send", ["client", "server"], (0, 2), "send-bw"),
+            ("read", ["server", "client"], (2, 0), "read-bw"),
+        ] {
+            let lines = format!("{FLOW}operation = \"{operation}\"\nstandby = [1]\n");
+            let flow = read(GOOD, &lines).unwrap().flows.remove(0);
+            assert_eq!((flow.from, flow.to, flow.standby), (0, 2, PlaneSet(0b10)));
+            assert_eq!(([flow.sender(), flow.receiver()], flow.client_and_server()), (sides, hosts));
+            assert_eq!(flow.operation.command(), command);
+        }
     }
 
     /// The former name of its section does the same.
@@ -370,6 +469,9 @@ mod tests {
             (GOOD, FLOW.replace("h3", "h9"), &["line 7, column 6: flow.0.to", "no host \"h9\""]),
             (GOOD, FLOW.replace("h3", "h1"), &["flow.0.to", "another host"]),
             (GOOD, "[[flow]]\nto = \"h1\"\n".to_owned(), &["line 5, column 1: flow.0", "`from` is missing"]),
+            (GOOD, format!("{FLOW}operation = \"fly\"\n"), &["line 8, column 13", "`fly`", "`send`"]),
+            (GOOD, format!("{FLOW}standby = [2]\n"), &["line 8, column 11: flow.0.standby", "no plane 2"]),
+            (GOOD, format!("{FLOW}standby = [0, 1]\n"), &["flow.0.standby", "at least one plane"]),
             (GOOD, format!("{FLOW}start = \"x\"\n"), &["line 8, column 9: flow.0.start", "`x`"]),
             (GOOD, format!("{FLOW}start = \"1501ms\"\n"), &["flow.0.start", "2s"]),
             (GOOD, fault("at = \"499ms\"\n"), &["line 11, column 6: fault.0.at", "500ms"]),

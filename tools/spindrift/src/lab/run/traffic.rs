@@ -18,6 +18,7 @@ use crate::bench::samples::{Line, Sample};
 use crate::driver::{Kernel, UDP};
 use crate::lab::ip::Ip;
 use crate::lab::plan::LabPlan;
+use spindrift::path::PlaneSet;
 use spindrift_srv6::Node;
 
 /// How often a process is looked at.
@@ -142,8 +143,14 @@ impl Stage<'_> {
         let files = Files::of(self.folder, name);
         let none = Vec::new();
         let of_kind = if self.scenario.port == UDP { &flow.udp_options } else { &none };
-        let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.server_options];
-        let mut server = self.start(&files, "server", flow.to, options)?;
+        let (client_host, server_host) = flow.client_and_server();
+        let standby = match flow.standby {
+            PlaneSet(0) => Vec::new(),
+            planes => vec!["--standby".to_owned(), planes.to_string()],
+        };
+        let options: &[&[String]] = &[&port, &standby, &flow.options, of_kind, &flow.server_options];
+        let program = flow.operation.command();
+        let mut server = self.start(&files, program, "server", server_host, options)?;
         self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
             Ok(server.has_ended()? || server.messages()?.contains("waiting for a client"))
         })?;
@@ -157,10 +164,10 @@ impl Stage<'_> {
         }
         let length = self.scenario.duration.saturating_sub(flow.start) + EXTRA;
         let length = format!("{}ms", length.as_millis());
-        let address = self.scenario.fabric.address(flow.to, 0).context("the fabric has no plane")?;
+        let address = self.scenario.fabric.address(server_host, 0).context("the fabric has no plane")?;
         let more = ["-D".to_owned(), length, address.to_string()];
-        let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.client_options, &more];
-        let mut client = self.start(&files, "client", flow.from, options)?;
+        let options: &[&[String]] = &[&port, &standby, &flow.options, of_kind, &flow.client_options, &more];
+        let mut client = self.start(&files, program, "client", client_host, options)?;
         self.wait(begin, None, "", || client.has_ended())?;
         let client = client.end()?;
         self.wait(begin, Some(PATIENCE), "the server does not end", || server.has_ended())?;
@@ -168,8 +175,8 @@ impl Stage<'_> {
     }
 
     /// Whether a flow's packets arrive.
-    pub(super) fn flows(&self, name: &str) -> bool {
-        let path = Files::of(self.folder, name).samples("server");
+    pub(super) fn flows(&self, flow: &Flow, name: &str) -> bool {
+        let path = Files::of(self.folder, name).samples(flow.receiver());
         let samples = fs::read_to_string(path).unwrap_or_default();
         // The last line may not be whole.
         samples
@@ -200,11 +207,18 @@ impl Stage<'_> {
     }
 
     /// Starts one side of a flow, with these options.
-    fn start(&self, files: &Files, role: &str, host: u16, options: &[&[String]]) -> Result<Process> {
+    fn start(
+        &self,
+        files: &Files,
+        program: &str,
+        role: &str,
+        host: u16,
+        options: &[&[String]],
+    ) -> Result<Process> {
         let (output, messages) = (files.file(role, "json"), files.file(role, "log"));
         let namespace = self.plan.namespace(Node::Host(host));
         let mut command = self.ip.command();
-        command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
+        command.args(["netns", "exec", &namespace]).arg(&self.program).arg(program);
         let fabric = &self.scenario.fabric;
         let addresses = (0..fabric.shape().planes).map_while(|plane| fabric.address(host, plane));
         let addresses: Vec<_> = addresses.collect();
