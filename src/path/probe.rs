@@ -253,7 +253,7 @@ impl Paths {
         let id = flight.probe.ev;
         self.counters.probes_answered += 1;
         if !self.has(id.0, BAD) {
-            self.idle_probe_answered(now);
+            self.idle_probe_answered(id, now);
             return Some(id);
         }
         self.set_flags(id.0, if mark == EvMark::AlwaysSkip { BAD } else { BAD | ALIVE });

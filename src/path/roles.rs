@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the role that serves is no longer fit | the other one serves at once (failover) |
 //! | nothing arrives on the role that serves, while the other one is acknowledged ([`fail_serving`](Paths::fail_serving)) | the same |
-//! | the preferred role is fit again, and stays so for the hold time | it serves again (failback) |
+//! | the preferred role is fit again, stays so for the hold time, and a probe of it is acknowledged then | it serves again (failback) |
 //! | the other role is not fit, and the preferred one is | the same, at once |
 //! | [`prefer`](Paths::prefer) | the role named serves, at once if it is fit |
 //!
@@ -69,6 +69,8 @@ pub(super) struct Roles {
     /// The preferred role is fit, but does not serve; since when, once the timer has run.
     fit: bool,
     fit_since: Option<Time>,
+    /// The hold time is over. The preferred role serves again once a probe of its planes is acknowledged.
+    returns: bool,
     /// The timer has not run since a failover, whose time it takes.
     failed_over: bool,
     /// When the preferred role last began to serve.
@@ -101,6 +103,7 @@ impl Roles {
             preferred: PlaneRole::Primary,
             fit: false,
             fit_since: None,
+            returns: false,
             failed_over: false,
             calm_since: Time::ZERO,
             doublings: 0,
@@ -145,7 +148,7 @@ impl Roles {
             // Time on the other role is not calm time.
             self.calm_since = now;
         }
-        if !self.fit {
+        if !self.fit || self.returns {
             return false;
         }
         let since = *self.fit_since.get_or_insert(now);
@@ -154,7 +157,7 @@ impl Roles {
 
     /// When [`on_timer`](Self::on_timer) has work.
     fn next_timeout(&self) -> Time {
-        match (self.failed_over, self.fit, self.fit_since) {
+        match (self.failed_over, self.fit && !self.returns, self.fit_since) {
             (true, ..) | (_, true, None) => Time::ZERO,
             (_, false, _) => Time::NEVER,
             (_, true, Some(since)) => since.after(self.hold_ns),
@@ -178,11 +181,13 @@ impl Paths {
     }
 
     /// Makes `role` the preferred one. If it is fit, it serves from now on, else after it has been fit for the hold
-    /// time. Packets in flight stay where they are. Returns whether it serves; `false` also if planes have no roles.
+    /// time, which starts over at its first value. Packets in flight stay where they are. Returns whether it serves;
+    /// `false` also if planes have no roles.
     pub fn prefer(&mut self, role: PlaneRole) -> bool {
         let Some(roles) = self.roles.as_deref_mut() else { return false };
         roles.preferred = role;
-        (roles.fit, roles.fit_since) = (false, None);
+        (roles.fit, roles.fit_since, roles.returns) = (false, None, false);
+        (roles.failed_over, roles.doublings, roles.hold_ns) = (false, 0, roles.hold_first_ns);
         let planes = roles.planes(role);
         if self.is_fit(planes) {
             self.serve(planes);
@@ -334,6 +339,7 @@ impl Paths {
             roles.failbacks += 1;
         }
         roles.fit = preferred_fits && serving != preferred;
+        roles.returns &= roles.fit;
         roles.fit_since = roles.fit_since.filter(|_| roles.fit);
     }
 
@@ -348,13 +354,19 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// Starts the hold time, or ends it: the preferred role serves again.
+    /// Starts the hold time, or ends it. Its planes may have failed while they carried nothing, so a probe comes first.
     pub(super) fn run_roles(&mut self, now: Time) {
         let Some(roles) = self.roles.as_deref_mut() else { return };
-        if !roles.on_timer(now) {
-            return;
+        if roles.on_timer(now) {
+            (roles.returns, roles.probe_due) = (true, now);
+            self.find_next_probe();
         }
-        (roles.fit, roles.fit_since, roles.calm_since) = (false, None, now);
+    }
+
+    /// The preferred role serves again.
+    fn fail_back(&mut self, now: Time) {
+        let Some(roles) = self.roles.as_deref_mut() else { return };
+        (roles.fit, roles.fit_since, roles.returns, roles.calm_since) = (false, None, false, now);
         roles.failbacks += 1;
         let preferred = roles.planes(roles.preferred);
         self.serve(preferred);
@@ -395,8 +407,11 @@ impl Paths {
     pub(super) fn idle_probe_sent(&mut self, now: Time) {
         if let Some(roles) = self.roles.as_deref_mut() {
             roles.probe_turn = roles.probe_turn.wrapping_add(1);
-            let wait_ns = if roles.probe_expired { 0 } else { roles.probe_ns };
-            roles.probe_due = now.after(wait_ns);
+            roles.probe_due = match roles.probe_ns {
+                0 => Time::NEVER,
+                _ if roles.probe_expired => now,
+                probe_ns => now.after(probe_ns),
+            };
         }
     }
 
@@ -405,12 +420,19 @@ impl Paths {
         self.roles.as_deref().map_or(0, |roles| roles.probe_ns / PROBE_PARTS)
     }
 
-    /// That probe was acknowledged.
-    pub(super) fn idle_probe_answered(&mut self, now: Time) {
-        if let Some(roles) = self.roles.as_deref_mut().filter(|roles| roles.probe_expired) {
+    /// That probe, of path `id`, was acknowledged.
+    pub(super) fn idle_probe_answered(&mut self, id: EvId, now: Time) {
+        let plane = self.plane(id);
+        let Some(roles) = self.roles.as_deref_mut() else { return };
+        if roles.probe_expired {
             roles.probe_expired = false;
             roles.probe_due = now.after(roles.probe_ns);
             self.find_next_probe();
+        }
+        if let Some(roles) = self.roles.as_deref().filter(|roles| roles.returns)
+            && PlaneSet(roles.planes(roles.preferred)).contains(plane)
+        {
+            self.fail_back(now);
         }
     }
 
@@ -419,8 +441,8 @@ impl Paths {
         if self.is_serving(id) || !self.open_planes().contains(self.plane(id)) {
             return;
         }
-        if let Some(roles) = self.roles.as_deref_mut().filter(|roles| roles.probe_ns != 0) {
-            roles.probe_expired = true;
+        if let Some(roles) = self.roles.as_deref_mut().filter(|roles| roles.probe_ns != 0 || roles.returns) {
+            roles.probe_expired = roles.probe_ns != 0;
             roles.probe_due = now.min(roles.probe_due);
         }
         self.assume_bad(id, now);

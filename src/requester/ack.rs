@@ -248,6 +248,7 @@ impl Requester {
             return None;
         }
         let ev = EvId(record.ev);
+        let of_standby = self.role_doubt.probed_by(record.order);
         if env.paths.has_idle_planes() {
             self.weigh_roles(now, ev, record.order, env);
         }
@@ -263,6 +264,10 @@ impl Requester {
                 return None;
             }
             self.overtakes(&record, now);
+        }
+        // Planes that stand by are empty, so their round-trip time says nothing about those that serve.
+        if of_standby {
+            return None;
         }
         self.rtt.sample(rtt_ns);
         Some(rtt_ns)

@@ -5,7 +5,7 @@
 //! tells these apart. The missing packets leave again on the planes that serve, and the next tail loss probe takes a
 //! plane that stands by at once. If only that is answered, the planes that serve have failed.
 
-use crate::path::EvId;
+use crate::path::{EvId, Paths};
 use crate::time::Time;
 
 use super::{Requester, SendContext};
@@ -13,9 +13,12 @@ use super::{Requester, SendContext};
 /// The doubt about the planes that serve.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoleDoubt {
-    /// Position of the newest transmission when a plane that stands by answered first.
+    /// Position of the latest tail loss probe over a plane that stands by; 0 if something sent on the planes that serve was
+    /// acknowledged since.
+    probe: u64,
+    /// Position of the newest transmission when that probe was acknowledged.
     since: Option<u64>,
-    /// It answered again, and nothing sent since on the planes that serve was acknowledged.
+    /// A later one was acknowledged too, and nothing sent on the planes that serve.
     confirmed: bool,
 }
 
@@ -23,6 +26,12 @@ impl RoleDoubt {
     #[inline]
     pub(super) const fn is_open(&self) -> bool {
         self.since.is_some()
+    }
+
+    /// Whether the transmission at position `order` is that tail loss probe.
+    #[inline]
+    pub(super) const fn probed_by(&self, order: u64) -> bool {
+        self.probe == order
     }
 }
 
@@ -33,15 +42,26 @@ impl Requester {
         self.tail_probes % 4 == turn
     }
 
+    /// A tail loss probe left as the transmission at position `order`, on path `ev`.
+    pub(super) fn note_role_probed(&mut self, ev: EvId, order: u64, paths: &Paths) {
+        if paths.has_idle_planes() && !paths.is_serving(ev) {
+            self.role_doubt.probe = order;
+        }
+    }
+
     /// The transmission at position `order`, on path `ev`, was acknowledged; some planes stand by.
+    ///
+    /// A transport ACK or a response may complete the probed message first. So what matters is which transmission the SACK
+    /// is for, not whether the queue pair still waits.
     #[cold]
     pub(super) fn weigh_roles(&mut self, now: Time, ev: EvId, order: u64, env: &SendContext<'_>) {
-        let serves = env.paths.is_serving(ev);
+        if env.paths.is_serving(ev) {
+            self.role_doubt = RoleDoubt::default();
+            return;
+        }
         match self.role_doubt.since {
-            Some(since) if order <= since => {}
-            Some(_) if serves => self.role_doubt = RoleDoubt::default(),
-            Some(_) => self.role_doubt.confirmed = true,
-            None if !serves && self.tail_probes >= 2 => {
+            Some(since) => self.role_doubt.confirmed |= order > since,
+            None if self.role_doubt.probed_by(order) => {
                 self.role_doubt.since = Some(self.orders);
                 // That some packets have not arrived is no evidence about single paths.
                 self.timed_out_at = now;

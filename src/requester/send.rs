@@ -269,6 +269,7 @@ impl Requester {
         match kind {
             SendKind::Probe => {
                 self.probe_leaves(fresh.sent_at);
+                self.note_role_probed(EvId(fresh.ev), fresh.order, env.paths);
                 env.counters.tx_tail_probes += 1;
             }
             SendKind::Retransmit => env.counters.tx_retransmits += 1,

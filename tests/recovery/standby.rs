@@ -128,10 +128,18 @@ fn a_nic_that_dies_in_silence_is_found_by_tail_loss_probes() {
             // response to the second.
             assert!(stall_ns <= 400 * US + 2 * ROUND_TRIP, "{op:?} {who:?} {seed}: {stall_ns} ns");
             assert_eq!(flow.counters(WRITER).timeouts + flow.counters(TARGET).timeouts, 0);
-            let before = sent(&flow, sender);
+            // Also the side that only asks for the bytes, unless what it sends arrives.
+            let all = [WRITER, sender];
+            let nodes = if who == Some(TARGET) { &all[1..] } else { &all[..] };
+            for &node in nodes {
+                assert_eq!(roles(&mut flow, node).serving, STANDBY, "{op:?} {who:?} {seed}: node {node}");
+            }
+            let before = all.map(|node| sent(&flow, node));
             let until = flow.net.now.0 + MS;
             stream(&mut flow, until);
-            assert_eq!(sent(&flow, sender)[..2], before[..2], "nothing more on the dead NIC");
+            for (node, before) in all.into_iter().zip(before).filter(|(node, _)| nodes.contains(node)) {
+                assert_eq!(sent(&flow, node)[..2], before[..2], "nothing more on the dead NIC");
+            }
         }
     }
 }
@@ -156,6 +164,29 @@ fn traffic_returns_without_a_stall() {
     assert!(stall_ns <= 4 * ROUND_TRIP, "{stall_ns} ns");
     assert_eq!(flow.counters(WRITER).tx_retransmits, retransmits);
     assert_eq!(flow.bad(), 0);
+}
+
+/// The NIC returns, and is dead again when the hold time is over: a probe finds that out, not the stream.
+#[test]
+fn a_nic_that_died_while_it_carried_nothing_is_not_used_again() {
+    for (op, who) in [(SendOp::Write, None), (SendOp::Write, Some(WRITER)), (SendOp::Read, None)] {
+        let mut flow = two_nics(12, op);
+        stream(&mut flow, DEATH);
+        let from = flow.net.now.0 + 50 * US;
+        flow.net.outages = dead(PRIMARY, from, Time(from + 20 * MS), None);
+        flow.net.outages.extend(dead(PRIMARY, from + 500 * MS, Time::NEVER, who));
+        stream(&mut flow, from + 5 * MS);
+        let sender = sender_of(op);
+        assert_eq!(roles(&mut flow, sender).serving, STANDBY);
+        let before = sent(&flow, sender);
+        flow.net.run_for(980 * MS);
+        let until = flow.net.now.0 + 100 * MS;
+        let stall_ns = stream(&mut flow, until);
+        let status = roles(&mut flow, sender);
+        assert_eq!((status.serving, status.failovers, status.failbacks), (STANDBY, 1, 0), "{op:?} {who:?}");
+        assert_eq!(sent(&flow, sender)[..2], before[..2], "{op:?} {who:?}");
+        assert!(stall_ns <= 4 * ROUND_TRIP, "{op:?} {who:?}: {stall_ns} ns");
+    }
 }
 
 #[test]

@@ -132,10 +132,67 @@ fn packets_return_when_the_primary_planes_have_been_fit_for_the_hold_time() {
     paths.on_timer(later + (S / 2 + S - 1));
     assert_eq!(serving(&paths), STANDBY);
     assert_eq!(paths.next_timeout(), later + (S / 2 + S));
-    paths.on_timer(later + (S / 2 + S));
+    let over = later + (S / 2 + S);
+    assert_eq!(probes(&mut paths, (over, over), ALL), PlaneSet(0b0001), "a probe comes first");
     assert_eq!((serving(&paths), used(&mut paths)), (PRIMARY, PlaneSet(0b0001)));
     assert_eq!((paths.next_timeout(), paths.role_status().unwrap().failbacks), (Time::NEVER, 1));
     assert_eq!(paths.take_switch(), Some(PRIMARY));
+}
+
+/// The primary planes may have failed again while they carried nothing. `standby_probe_ns`: only the return asks for a probe, or
+/// there are others.
+#[test]
+fn packets_do_not_return_to_planes_that_carry_nothing() {
+    for standby_probe_ns in [0, 100 * MS] {
+        let mut paths = super::paths(&PathConfig { standby_probe_ns, ..config() });
+        paths.set_local_ports(STANDBY);
+        paths.on_timer(Time::ZERO);
+        paths.set_local_ports(ALL);
+        let probed = probes(&mut paths, (Time::ZERO, Time(5 * S)), STANDBY);
+        assert_eq!(probed.0 & PRIMARY.0, PRIMARY.0);
+        let status = paths.role_status().unwrap();
+        assert_eq!((status.serving, status.failbacks, status.failovers), (STANDBY, 0, 1));
+        let bad = |paths: &Paths| paths.states().filter(|ev| ev.state == EvState::AssumedBad).count();
+        assert!(bad(&paths) > 4, "{} are known to be bad", bad(&paths));
+        // They work again, for the hold time.
+        probes(&mut paths, (Time(5 * S), Time(5 * S + S / 2)), ALL);
+        assert_eq!((serving(&paths), bad(&paths)), (STANDBY, 0), "on hold");
+        probes(&mut paths, (Time(5 * S + S / 2), Time(8 * S)), ALL);
+        assert_eq!((serving(&paths), paths.role_status().unwrap().failbacks), (PRIMARY, 1));
+    }
+}
+
+/// A probe of a plane that serves, sent when it did not, is no proof; nor is one of any plane before the hold time is over.
+#[test]
+fn only_a_probe_of_the_preferred_planes_leads_back() {
+    let mut paths = super::paths(&PathConfig { standby_probe_ns: S / 4, ..config() });
+    paths.on_timer(Time::ZERO);
+    let early = paths.next_probe(Time::ZERO).unwrap();
+    assert!(STANDBY.contains(paths.plane(early.ev)));
+    paths.set_local_ports(STANDBY);
+    paths.on_timer(Time::ZERO);
+    paths.set_local_ports(ALL);
+    paths.on_timer(Time::ZERO);
+    let before = paths.next_probe(Time(S / 2)).unwrap();
+    assert!(PRIMARY.contains(paths.plane(before.ev)));
+    paths.on_probe_answer(before.id, EvMark::None, Time(S - 1));
+    paths.on_timer(Time(S));
+    assert_eq!(serving(&paths), STANDBY);
+    paths.on_probe_answer(early.id, EvMark::None, Time(S));
+    assert_eq!(serving(&paths), STANDBY);
+    let proof = paths.next_probe(Time(S)).unwrap();
+    paths.on_probe_answer(proof.id, EvMark::None, Time(S + 10));
+    assert_eq!(serving(&paths), PRIMARY);
+    // The operator's choice takes effect at once, and the hold time is the first one again.
+    paths.set_local_ports(STANDBY);
+    paths.on_timer(Time(S + 20));
+    assert_eq!(paths.role_status().unwrap().hold_ns, 2 * S);
+    paths.set_local_ports(ALL);
+    assert!(paths.prefer(PlaneRole::Primary));
+    assert_eq!((serving(&paths), paths.role_status().unwrap().hold_ns), (PRIMARY, S));
+    paths.set_local_ports(STANDBY);
+    paths.on_timer(Time(S + 30));
+    assert_eq!(paths.role_status().unwrap().hold_ns, S);
 }
 
 /// One failover and failback after `calm` seconds on the primary planes; the hold time, in seconds.
@@ -149,7 +206,7 @@ fn flap(paths: &mut Paths, now: &mut Time, calm: u64) -> u64 {
     paths.set_local_ports(ALL);
     paths.on_timer(*now);
     *now = *now + hold_ns;
-    paths.on_timer(*now);
+    probes(paths, (*now, *now), ALL);
     assert_eq!(serving(paths), PRIMARY);
     hold_ns / S
 }
@@ -330,7 +387,7 @@ fn an_operator_moves_packets_to_the_standby_and_back() {
     let now = Time(200 * S);
     paths.on_timer(now);
     assert_eq!(serving(&paths), PRIMARY, "on hold");
-    paths.on_timer(now + S);
+    assert_eq!(probes(&mut paths, (now + S, now + S), ALL).0 & PRIMARY.0, 0);
     assert_eq!(serving(&paths), STANDBY);
     assert!(paths.prefer(PlaneRole::Primary));
     assert_eq!((serving(&paths), used(&mut paths)), (PRIMARY, PRIMARY));
@@ -340,7 +397,7 @@ fn an_operator_moves_packets_to_the_standby_and_back() {
     assert_eq!(serving(&paths), PRIMARY);
     paths.set_local_ports(ALL);
     paths.on_timer(now + 2 * S);
-    paths.on_timer(now + 100 * S);
+    probes(&mut paths, (now + 100 * S, now + 100 * S), ALL);
     assert_eq!(serving(&paths), STANDBY);
     assert!(!super::paths(&small(2, 4, 2)).prefer(PlaneRole::Standby), "no roles");
 }

@@ -9,7 +9,7 @@ impl Bench {
         self.r.push_response(self.now, Msn::new(number), (Source::Value(7), 8), most, &mut env)
     }
 
-    fn response_comes(&mut self) {
+    pub(super) fn response_comes(&mut self) {
         self.now = self.now.after(5_000);
         let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
         self.r.on_response(self.now, &mut env);

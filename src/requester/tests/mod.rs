@@ -4,6 +4,7 @@
 mod congestion;
 mod fetches;
 mod reports;
+mod roles;
 
 use super::*;
 use crate::congestion::{CcConfig, NsccOverrides, build};

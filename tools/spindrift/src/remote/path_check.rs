@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use spindrift::endpoint::EndpointConfig;
+use spindrift::path::PlaneRole;
 use spindrift::verbs::{SendOp, SendWr, WcStatus};
 use spindrift_pmd::{ETHERNET_LEN, Medium};
 
@@ -116,6 +117,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         }
     }
     check.allow_only(&usable(&cuts))?;
+    check.prefer_primary()?;
     for cut in &cuts {
         eprint_line(format_args!(
             "spindrift: {}; the plane is not used: use --mtu {}, or raise the MTU there",
@@ -163,6 +165,12 @@ impl Check<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// The standby served while the others were denied, which is no failure.
+    fn prefer_primary(&self) -> Result<()> {
+        let qps = &self.connected.side.qps;
+        qps.iter().try_for_each(|qp| Ok(qp.prefer_role(PlaneRole::Primary).map(drop)?))
     }
 
     /// Begins a plane: a write of each of these sizes, from and to the start of memory, is posted as the send queue has room.
