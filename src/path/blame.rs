@@ -203,6 +203,12 @@ impl Paths {
         self.losses.paths.get(usize::from(id.0)).map_or(0, |tally| u32::from(tally.drops))
     }
 
+    /// Whether the path stays in use although packets on it were lost, and nothing has arrived on it since.
+    pub(crate) fn stays_in_silence(&self, id: EvId, newest: u64) -> bool {
+        let tally = self.losses.paths.get(usize::from(id.0));
+        self.works(id) && tally.is_some_and(|tally| tally.silent > 0 && newest <= tally.silent_from)
+    }
+
     /// From now on positions in [`LossSigns`] are those of another requester.
     pub(crate) fn restart_positions(&mut self) {
         self.losses.restart();

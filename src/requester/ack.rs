@@ -181,10 +181,24 @@ impl Requester {
     /// packet once, when it was first sent, and counts it out when it is acknowledged.
     fn suspect(&mut self, ev: u16, order: u64, now: Time, env: &mut SendContext<'_>) {
         env.counters.tail_suspects += 1;
-        let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
+        let id = EvId(ev);
+        let newest = self.newest_on(id);
         if self.suspects.suspect(ev, order, newest) {
-            env.paths.on_loss(EvId(ev), now);
+            env.paths.on_loss(id, now);
+        } else if env.paths.stays_in_silence(id, newest)
+            && self.suspects.confirm(ev, u64::MAX, newest).is_some()
+        {
+            env.paths.on_packet_lost(id, &self.signs(id, order, env), now);
         }
+    }
+
+    /// The packet at position `order` on entropy value `ev` was lost, but its path stays in use. If a packet before
+    /// it is suspected to be lost and nothing has arrived in between, that loss counts too. Returns whether the path
+    /// is given up now.
+    #[cold]
+    pub(super) fn confirm(&mut self, ev: EvId, order: u64, now: Time, env: &mut SendContext<'_>) -> bool {
+        let lost = self.suspects.confirm(ev.0, order, self.newest_on(ev));
+        lost.is_some_and(|lost| env.paths.on_packet_lost(ev, &self.signs(ev, lost, env), now))
     }
 
     /// Suspects the path of packet `seq`. The packet is probably lost, or no SACK has come since it arrived. The path

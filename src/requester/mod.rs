@@ -502,7 +502,10 @@ impl Requester {
         let (ev, flight) = (EvId(record.ev), record.flight(env.paths));
         match blame {
             LossKind::Path => {
-                let of_path = env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
+                let mut of_path = env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
+                if !of_path && !self.suspects.is_empty() {
+                    of_path = self.confirm(ev, record.order, now, env);
+                }
                 env.cc.on_loss(now, &flight, !of_path);
             }
             LossKind::Trim => {

@@ -292,6 +292,14 @@ impl SuspectedEvs {
         });
     }
 
+    /// Ends the suspicion of this entropy value, if the loss at position `order` confirms it: that copy left after the
+    /// suspicion was raised, and nothing has arrived since the suspected loss. Returns the position of that loss.
+    #[cold]
+    pub(super) fn confirm(&mut self, ev: u16, order: u64, newest: u64) -> Option<u64> {
+        self.lost_at.get(&ev).filter(|first| newest < first.lost && order > first.raised)?;
+        self.lost_at.remove(&ev).map(|first| first.lost)
+    }
+
     fn suspect_again(
         &mut self,
         ev: u16,

@@ -12,7 +12,8 @@ use crate::support::pair::Patience;
 /// Losses of first transmissions on a dead path, far enough apart that each could be noticed before the next, until the path
 /// is left; one more for every answer that was lost meanwhile, because it may have been the one to tell. Decision 7 of
 /// `docs/protocol.md`: a loss that the order or time rule finds moves the entropy value to `ASSUMED_BAD` at once. One that only a tail probe reveals makes it suspect, and the second such loss moves it.
-/// The third allows for one whose packet the retransmission timer swept up with others, without a culprit.
+/// The third allows for one whose packet the retransmission timer swept up with others, without a culprit. The last path of a plane
+/// stays until its third loss in a row (decision 34).
 const LOSSES_ON_A_DEAD_PATH: u64 = 3;
 
 /// Round trips from a loss until it is repaired, beside the wait for a tail probe or the retransmission timer: the

@@ -2,6 +2,7 @@
 //!
 //! Tests decisions 7, 8 and 30 of `docs/protocol.md`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use spindrift::path::EvState;
@@ -10,7 +11,7 @@ use spindrift::wire::Packet;
 
 use crate::flow::{Flow, TARGET, WRITER, percentile};
 use crate::support::link::{Link, Outage};
-use crate::support::net::Tap;
+use crate::support::net::{Hop, Tap};
 
 /// One of the writer's paths in four is dead for ever.
 const DEAD: Outage = Outage { from: Time::ZERO, to: Time::NEVER, plane: 0, sender: Some(WRITER), paths: 4 };
@@ -81,6 +82,53 @@ fn lost_answers_blame_no_path() {
     assert!(bad.is_empty(), "{bad:?}");
     assert!(flow.counters(WRITER).tx_tail_probes >= 200, "the answers were lost");
     assert_eq!(flow.counters(TARGET).rx_old, flow.counters(WRITER).tx_tail_probes);
+}
+
+/// When each path lost first transmissions. Those that left together count once.
+#[derive(Default)]
+struct FirstLosses {
+    by_path: Arc<Mutex<BTreeMap<u64, BTreeSet<Time>>>>,
+    first: bool,
+}
+
+impl Tap for FirstLosses {
+    fn sent(&mut self, _: Time, _: usize, packet: &Packet<'_>) {
+        self.first = matches!(packet, Packet::Data { head, .. } if !head.bth.rtx);
+    }
+
+    fn on_its_way(&mut self, at: Time, hop: &Hop) {
+        if self.first && hop.lost {
+            self.by_path.lock().unwrap().entry(hop.path).or_default().insert(at);
+        }
+    }
+
+    fn arrived(&mut self, _: Time, _: usize, _: &Packet<'_>) {}
+}
+
+/// The last path of a plane stays in use until its third loss in a row, whether a later packet or a tail probe reveals each.
+#[test]
+fn the_last_path_of_a_dead_plane_is_left_after_three_losses() {
+    let mut thrice = 0;
+    for seed in 0..40 {
+        let mut flow = Flow::new(seed, vec![Link::clean(5_000); 2], 8);
+        flow.write(20_000);
+        let from = flow.net.now;
+        flow.net.outages.push(Outage { from, paths: 1, ..DEAD });
+        let losses = FirstLosses::default();
+        let by_path = Arc::clone(&losses.by_path);
+        flow.net.tap = Some(Box::new(losses));
+        for number in 0..2_000_u64 {
+            // One write that only a tail probe saves, or two of which the second may tell of the first.
+            let burst = 1 + (number * (seed + 3) >> 4 & 1);
+            (0..burst).for_each(|_| flow.post(64));
+            flow.finish_all_but(0);
+        }
+        let by_path = by_path.lock().unwrap();
+        assert_eq!(by_path.len(), 8, "seed {seed}: every path of the plane was tried");
+        assert!(by_path.values().all(|lost| lost.len() <= 3), "seed {seed}: {by_path:?}");
+        thrice += by_path.values().filter(|lost| lost.len() == 3).count();
+    }
+    assert!(thrice >= 10, "{thrice}");
 }
 
 /// Ids of the reliability probes that a writer whose paths are half dead sends in a second.

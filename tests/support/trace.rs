@@ -41,7 +41,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// Bytes kept of each packet: all headers of any.
-    const BYTES: usize = 128;
+    const BYTES: usize = 192;
 
     pub(crate) fn new(keep: usize) -> Self {
         let hash = crc32fast::Hasher::new();
