@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::seed::Seed;
 use crate::wire::stack::Outer;
-use crate::wire::{DscpMap, EntropyMode, OpPosition, StevOrder, UDP_PORT_MRC};
+use crate::wire::{DscpMap, EntropyMode, Ev, OpPosition, StevOrder, UDP_PORT_MRC};
 
 pub use qpn_share::QpnShare;
 pub use routes::Route;
@@ -143,6 +143,11 @@ impl EndpointConfig {
 
     /// The longest [`initial_reordering_ns`](Self::initial_reordering_ns).
     pub const MAX_INITIAL_REORDERING_NS: u64 = 1_000_000_000;
+
+    /// The bits of entropy values that packets carry: over IPv4, which has no flow label, only half of them.
+    pub(crate) fn carried_ev_bits(&self) -> Ev {
+        self.entropy.carried(Ev(u32::MAX), self.ports.iter().all(|port| port.ip.is_ipv6()))
+    }
 
     /// Defaults for these ports. Ports on kernel sockets carry the entropy value in the UDP source port alone.
     pub fn new(ports: Vec<LocalPort>) -> Self {

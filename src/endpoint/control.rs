@@ -191,7 +191,14 @@ impl Endpoint {
         } else {
             wanted.spray_width
         };
-        PathConfig { active, planes, source, spray_width, ..wanted.clone() }
+        PathConfig {
+            active,
+            planes,
+            source,
+            carried: self.cx.cfg.carried_ev_bits(),
+            spray_width,
+            ..wanted.clone()
+        }
     }
 
     /// Removes a queue pair and drops its work requests.

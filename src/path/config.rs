@@ -83,6 +83,9 @@ pub struct PathConfig {
     pub failback_hold_max_ns: u64,
     /// The source of the entropy values. Default: random, 32 bits wide.
     pub source: EvSource,
+    /// The bits of entropy values that packets carry; IPv4 has room for half of them. Random values differ in these
+    /// bits if there are enough, so that each is a path of its own. An endpoint sets it. Default all.
+    pub carried: Ev,
     /// Time from an entropy value becoming `ASSUMED_BAD` to its first probe. Default 1 ms.
     pub probe_interval_ns: u64,
     /// Longest interval between two probes of one entropy value. The interval doubles with every probe that expires,
@@ -236,6 +239,7 @@ impl PathConfig {
             failback_hold_ns: 1_000_000_000,
             failback_hold_max_ns: 60_000_000_000,
             source: EvSource::Random { width_bits: 32 },
+            carried: Ev(u32::MAX),
             probe_interval_ns: 1_000_000,
             probe_interval_max_ns: 1_000_000_000,
             probe_timeout_ns: 4_000_000,

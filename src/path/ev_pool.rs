@@ -26,14 +26,14 @@ pub(super) fn select(cfg: &PathConfig, plane: u8, rng: &mut SplitMix64) -> Selec
     let active = cfg.active_of(plane);
     let wanted = active + cfg.backup_of(plane);
     let evs = match &cfg.source {
-        EvSource::Random { width_bits } => draw(*width_bits, wanted, rng),
+        EvSource::Random { width_bits } => draw((*width_bits, cfg.carried), wanted, rng),
         EvSource::Explicit(lists) => {
             let list = lists.get(usize::from(plane)).map_or(&[][..], Vec::as_slice);
             sample(list.to_vec(), wanted, rng)
         }
         EvSource::Routed { profiles, width_bits } => match profiles.get(usize::from(plane)) {
             Some(Some(profile)) => draw_paths(profile, wanted, rng),
-            _ => draw(*width_bits, wanted, rng),
+            _ => draw((*width_bits, cfg.carried), wanted, rng),
         },
     };
     let share = match &cfg.source {
@@ -45,12 +45,16 @@ pub(super) fn select(cfg: &PathConfig, plane: u8, rng: &mut SplitMix64) -> Selec
     Selection { evs, active: share }
 }
 
-/// `count` distinct random values. The width allows at least four times as many, so few draws are duplicates.
-fn draw(width_bits: u8, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
-    let mut evs = Vec::with_capacity(count);
+/// `count` random values that are distinct in the bits `carried`, or only as a whole if these bits are too few. Either
+/// way there are at least four times as many as needed, so few draws are duplicates.
+fn draw((width_bits, carried): (u8, Ev), count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
+    let all = u32::MAX >> (32 - u32::from(width_bits));
+    let enough = 1_u64 << (carried.0 & all).count_ones() >= 4 * count as u64;
+    let mask = if enough { carried.0 } else { u32::MAX };
+    let mut evs: Vec<Ev> = Vec::with_capacity(count);
     while evs.len() < count {
         let ev = Ev(rng.next_u32() >> (32 - u32::from(width_bits)));
-        if has_port_zero(ev, width_bits) || evs.contains(&ev) {
+        if has_port_zero(ev, width_bits) || evs.iter().any(|other| (other.0 ^ ev.0) & mask == 0) {
             continue;
         }
         evs.push(ev);

@@ -28,7 +28,7 @@ use crate::path::{Paths, PlaneSet};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Receives, Responder, ResponderSetup};
 use crate::time::Time;
-use crate::wire::{Ev, Msn, Opcode, Psn, Qpn};
+use crate::wire::{Msn, Opcode, Psn, Qpn};
 
 pub use attr::{CqId, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name};
 pub(crate) use cwnd::{Cwnd, SharedCwnds};
@@ -262,7 +262,7 @@ impl Qp {
                 retry: policy(attr),
                 probe_floor_ns: cfg.tail_probe_floor_ns,
                 initial_reordering_ns: cfg.initial_reordering_ns,
-                ev_mask: cfg.entropy.carried(Ev(u32::MAX), cfg.ports.iter().all(|port| port.ip.is_ipv6())).0,
+                ev_mask: cfg.carried_ev_bits().0,
             },
         );
         self.requester.expect_evs(self.paths.states().count());

@@ -53,6 +53,28 @@ fn values_from_a_narrow_space_differ_too() {
     }
 }
 
+/// Over IPv4, values that differ in the other half only would be one path.
+#[test]
+fn values_differ_in_the_bits_that_packets_carry() {
+    for carried in [0xffff_0000, 0x0000_ffff] {
+        for seed in 0..50 {
+            let cfg = PathConfig { active: 512, backup: 0, carried: Ev(carried), ..PathConfig::new(1) };
+            let paths = Paths::new(&cfg, seed).unwrap();
+            let on_wire: BTreeSet<u32> = paths.states().map(|s| s.ev.0 & carried).collect();
+            assert_eq!(on_wire.len(), 512, "{carried:#x} seed {seed}");
+        }
+    }
+    // Too few for that: they differ as a whole.
+    let few = PathConfig {
+        active: 48,
+        backup: 16,
+        source: EvSource::Random { width_bits: 20 },
+        carried: Ev(0xffff_0000),
+        ..PathConfig::new(1)
+    };
+    assert_eq!(paths(&few).states().map(|s| s.ev.0).collect::<BTreeSet<_>>().len(), 64);
+}
+
 #[test]
 fn explicit_values_fewer_than_asked_are_all_used() {
     let lists: Arc<[Vec<Ev>]> = Arc::new([(100..109).map(Ev).collect(), vec![Ev(7)]]);
