@@ -96,7 +96,7 @@ impl Qp {
         let ahead = self.receive_for(cx, seq, head.meth().rqmsn);
         let receive = ahead.and_then(|ahead| self.responder.receive(ahead));
         if ahead.is_some() && receive.is_none() && self.extensions.contains(Extensions::RNR) {
-            return self.on_not_ready(cx, source, head);
+            return self.on_not_ready(cx, seq, source, head);
         }
         if opcode.invalidates()
             && let Err(error) = cx.memory.may_invalidate(head.last_word(), self.pd.id())
@@ -325,7 +325,13 @@ impl Qp {
 
     /// A message found no receive work request: the peer sends it again later.
     #[cold]
-    fn on_not_ready<M: Meta>(&mut self, cx: &mut Cx, source: Origin<M>, head: DataView<'_>) -> Wakes {
+    fn on_not_ready<M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        seq: u64,
+        source: Origin<M>,
+        head: DataView<'_>,
+    ) -> Wakes {
         cx.counters.rx_not_ready += 1;
         let Trigger { psn, ev, timestamp, .. } = trigger(cx.cfg.entropy, source.meta, head);
         let nack =
@@ -333,7 +339,7 @@ impl Qp {
         if !self.responder.queue_nack(nack) {
             cx.counters.tx_nacks_dropped += 1;
         }
-        self.responder.ack_before_refusal(head.rtx());
+        self.responder.ack_before_refusal(seq, head.rtx());
         Wakes::CONTROL.when(self.responder.has_pending_acks())
     }
 

@@ -70,7 +70,7 @@ enum LossKind {
     Silence,
     /// The peer had no room, or the port went down.
     Nobody,
-    /// The peer had no receive work request. Neither a path nor congestion is the cause.
+    /// The peer had no receive work request, or may have had none. Neither a path nor congestion is the cause.
     NotReady,
 }
 
@@ -595,7 +595,10 @@ impl Requester {
         now: Time,
         env: &mut SendContext<'_>,
     ) {
-        match judge(&self.records.get(seq), evidence, now) {
+        let loss = judge(&self.records.get(seq), evidence, now);
+        let is_lost = matches!(loss, Loss::OvertakenOnItsPath | Loss::Overdue);
+        let blame = if is_lost && self.may_be_refused(seq) { LossKind::NotReady } else { blame };
+        match loss {
             Loss::OvertakenOnItsPath => {
                 env.counters.loss_same_ev += 1;
                 self.declare_lost(seq, blame, RtxReason::Reordering, now, env);
@@ -605,7 +608,7 @@ impl Requester {
                 // A packet in flight when the RTO expired is no evidence against its path: no path carried a
                 // response.
                 let silence = self.records.get(seq).sent_at <= self.timed_out_at;
-                let blame = if silence { LossKind::Silence } else { blame };
+                let blame = if silence && blame != LossKind::NotReady { LossKind::Silence } else { blame };
                 self.declare_lost(seq, blame, RtxReason::RackTimeout, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),

@@ -21,6 +21,8 @@ pub(super) struct NotReady {
     refusals: u8,
     /// The newest transmission when it was last counted. Copies of its packets up to here were sent together.
     counted_until: u64,
+    /// The newest transmission when a NACK last came.
+    known_at: u64,
     /// The current wait, or the last one, ends here.
     until: Time,
     /// It holds back the packets from this one on: the first packet of the oldest message that was refused since it
@@ -39,7 +41,16 @@ impl NotReady {
 
 impl Default for NotReady {
     fn default() -> Self {
-        Self { first: 0, refused: 0, refusals: 0, counted_until: 0, until: Time::ZERO, from: 0, waits: false }
+        Self {
+            first: 0,
+            refused: 0,
+            refusals: 0,
+            counted_until: 0,
+            known_at: 0,
+            until: Time::ZERO,
+            from: 0,
+            waits: false,
+        }
     }
 }
 
@@ -73,6 +84,7 @@ impl Requester {
         env.counters.loss_not_ready += 1;
         let resolved = self.una > self.not_ready.refused || self.sacked.test(self.not_ready.refused);
         let state = &mut self.not_ready;
+        state.known_at = self.orders;
         // The message of a copy that left before the last wait ended has waited.
         if !state.waits && sent_at >= state.until {
             (state.until, state.from, state.waits) = (now.after(wait_ns), first, true);
@@ -111,6 +123,16 @@ impl Requester {
     #[inline]
     pub(super) const fn waits_for_receive(&self, seq: u64) -> bool {
         self.not_ready.waits && seq >= self.not_ready.from
+    }
+
+    /// Whether the peer may have refused the last transmission of packet `seq` and not said so, since it keeps a limited
+    /// number of NACKs: the packet takes a receive work request, is not before the message that was refused, and left
+    /// before the peer was known to have none.
+    #[cold]
+    pub(super) fn may_be_refused(&self, seq: u64) -> bool {
+        seq >= self.not_ready.refused
+            && self.records.get(seq).order <= self.not_ready.known_at
+            && self.taker(seq).is_some()
     }
 
     /// Whether nothing is to be sent, and nothing from the peer is overdue, until the wait ends.

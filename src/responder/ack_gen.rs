@@ -77,6 +77,8 @@ pub(crate) struct AckState {
     pub(super) unreported: BitRing,
     pub(super) counts: AnswerCounts,
     pub(super) sack_bytes: u32,
+    /// The first packet that was refused for lack of a receive work request, until it arrives again.
+    refused: Option<u64>,
     rcvd_bytes: u64,
     /// `rcvd_bytes` of the last SACK.
     told_bytes: u32,
@@ -186,9 +188,9 @@ impl Responder {
         demands || answers.sack_bytes >= self.setup.sack_threshold
     }
 
-    /// Queues the SACK that is due.
+    /// Queues the SACK that is due. The next packet causes another one if a message is refused.
     pub(crate) fn queue_sack(&mut self, trigger: Trigger) {
-        self.answers.sack_bytes = 0;
+        self.answers.sack_bytes = if self.answers.refused.is_some() { u32::MAX } else { 0 };
         self.answers.push(trigger);
     }
 
@@ -208,10 +210,15 @@ impl Responder {
         fits
     }
 
-    /// A message found no receive work request, and its packet is a retransmission or not. Acknowledges the messages
+    /// A message found no receive work request, and its packet `seq` is a retransmission or not. Acknowledges the messages
     /// that are complete, unless the peer surely knows: it sends nothing else until this message is accepted, so
     /// nothing else would make it ask again for an ACK that was lost.
-    pub(crate) fn ack_before_refusal(&mut self, repeated: bool) {
+    ///
+    /// The NACK also makes the peer judge the other packets that it has sent, so those that arrive are reported at once.
+    pub(crate) fn ack_before_refusal(&mut self, seq: u64, repeated: bool) {
+        let answers = &mut self.answers;
+        answers.refused = Some(answers.refused.map_or(seq, |first| first.min(seq)));
+        answers.sack_bytes = u32::MAX;
         let AckState { completed, acknowledged, .. } = self.answers;
         self.answers.ack_pending |= completed != acknowledged || (repeated && completed > 0);
     }
@@ -290,6 +297,9 @@ impl Responder {
     /// pending: the SACKs before it may list the packet that this retransmission carried.
     pub(crate) fn take_sack(&mut self) -> Option<SackOut> {
         let trigger = self.answers.triggers.pop_front()?;
+        if self.answers.refused.is_some_and(|first| first < self.expected) {
+            (self.answers.refused, self.answers.sack_bytes) = (None, 0);
+        }
         let (base, bitmap) = self.bitmap(trigger.repeated);
         let answers = &mut self.answers;
         answers.repeats -= u16::from(trigger.repeated);

@@ -80,6 +80,32 @@ fn no_threshold_is_too_large_to_count_to() {
     assert!(r.take_sack().is_some());
 }
 
+/// While a message is refused, its NACK makes the peer judge what it has sent besides. Each burst that arrives is reported.
+#[test]
+fn what_arrives_beyond_a_refused_message_is_reported_at_once() {
+    let mut r = responder();
+    give(&mut r, 0, false);
+    assert_eq!(r.take_sack(), None);
+    r.ack_before_refusal(1, false);
+    for (burst, bitmap) in [(2..4, 0b110), (4..5, 0b1110), (6..8, 0b110_1110)] {
+        burst.for_each(|offset| give(&mut r, offset, false));
+        let sacks = take_sacks(&mut r);
+        assert_eq!(sacks.len(), 1);
+        assert_eq!((sacks[0].cack, sacks[0].bitmap), (Psn::new(0xff_fff0), bitmap));
+        r.ack_before_refusal(5, true);
+    }
+    // When it has arrived, SACKs are as rare as usual.
+    give(&mut r, 1, false);
+    assert_eq!(take_sacks(&mut r).len(), 1);
+    give(&mut r, 5, false);
+    for offset in 8..22 {
+        give(&mut r, offset, false);
+        assert_eq!(r.take_sack(), None, "{offset}");
+    }
+    give(&mut r, 22, false);
+    assert_eq!(take_sacks(&mut r).len(), 1);
+}
+
 #[test]
 fn every_arrival_is_reported_once_whatever_the_distance() {
     let mut r = responder();

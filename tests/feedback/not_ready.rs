@@ -6,7 +6,7 @@ use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{Extensions, FailReason, QpModify};
 use spindrift::path::EvState;
 use spindrift::time::Time;
-use spindrift::wire::{Aeth, NackReason};
+use spindrift::wire::{Aeth, NackReason, Seth};
 use spindrift::work::{SendOp, WcStatus};
 
 use crate::sender::{FULL, RTT, Sender, Sent, Setup, cc};
@@ -354,6 +354,42 @@ fn a_refused_message_does_not_wait_for_a_shared_window() {
     assert_eq!((sender.sent(), sender.counters().tx_cwnd_waits), (vec![], 0));
     sender.wait(WAIT_NS);
     assert_eq!(sender.sent_numbers(), [0, 1, 2]);
+}
+
+/// The peer keeps a limited number of NACKs, so most packets of a long message that it refuses get none: that blames no path.
+#[test]
+fn packets_that_are_refused_without_a_nack_blame_no_path() {
+    const PACKETS: i32 = 48;
+    let cc = CcConfig::none();
+    let (mut sender, mut sent) = sending(Setup { cc, ..setup(7) }, &[(PACKETS.unsigned_abs(), SEND)]);
+    for turn in 0..8 {
+        sender.wait(RTT);
+        for at in [0, 1, PACKETS - 1] {
+            let packet = *sent.iter().find(|packet| packet.n == at).unwrap();
+            sender.rnr(&packet, CODE);
+        }
+        if turn == 7 {
+            break;
+        }
+        sender.wait(WAIT_NS);
+        sent = sender.sent();
+        assert_eq!(sent.len() as i32, PACKETS, "{turn}: all are sent again");
+        assert_eq!(sender.blamed(), [], "{turn}");
+    }
+    // A receive was posted after all but one had been refused.
+    let taken = *sent.iter().find(|packet| packet.n == PACKETS - 2).unwrap();
+    sender.sack(sender.answer(&taken, 0));
+    sender.wait(WAIT_NS);
+    let again = sender.sent();
+    assert_eq!(again.len() as i32, PACKETS - 1);
+    assert_eq!((sender.blamed(), sender.counters().timeouts), (vec![], 0));
+    // What is sent to a peer that is ready is judged as ever.
+    let last = *again.iter().max_by_key(|packet| packet.n).unwrap();
+    let shown = sender.answer(&last, 0);
+    sender.sack(Seth { bitmap: 1 << last.n | 1 << taken.n, ..shown });
+    sender.wait(10 * RTT);
+    sender.sack(Seth { bitmap: 1 << last.n | 1 << taken.n, ..shown });
+    assert_ne!(sender.blamed(), []);
 }
 
 /// A storm of NACKs for one refusal is one refusal, and does not prolong the wait.
