@@ -119,7 +119,7 @@ fn the_last_path_of_a_dead_plane_is_left_after_three_losses() {
         flow.net.tap = Some(Box::new(losses));
         for number in 0..2_000_u64 {
             // One write that only a tail probe saves, or two of which the second may tell of the first.
-            let burst = 1 + (number * (seed + 3) >> 4 & 1);
+            let burst = 1 + ((number * (seed + 3)) >> 4 & 1);
             (0..burst).for_each(|_| flow.post(64));
             flow.finish_all_but(0);
         }
