@@ -197,7 +197,7 @@ fn bad_requests_get_a_reason_and_do_no_harm() {
         let reply = raw(&socket, request);
         assert!(reply.starts_with("{\"error\":\"not a request that version"), "{request:?}: {reply}");
     }
-    assert_eq!(raw(&socket, &[b'x'; 100_000]), "");
+    assert_eq!(raw(&socket, &vec![b'x'; 100_000]), "");
     assert_eq!(raw(&socket, b"\n"), "");
     // Without the end of the line the server waits until its limit, and serves the next client.
     let silent = UnixStream::connect(socket.path()).unwrap();
