@@ -8,6 +8,7 @@ mod dead_paths;
 mod flow;
 mod host;
 mod marks;
+mod notify;
 mod pauses;
 mod reads;
 mod reordering;
