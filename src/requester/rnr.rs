@@ -10,6 +10,9 @@ use super::{LossKind, Record, Requester, RtxReason, SendContext};
 /// The number of RNR retries that means no limit.
 const NO_LIMIT: u8 = 7;
 
+/// The most NACKs that the peer keeps until it can send them (decision 39).
+const NACKS_KEPT: u64 = 256;
+
 /// The oldest message that the peer was not ready for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotReady {
@@ -126,12 +129,14 @@ impl Requester {
     }
 
     /// Whether the peer may have refused the last transmission of packet `seq` and not said so, since it keeps a limited
-    /// number of NACKs: the packet takes a receive work request, is not before the message that was refused, and left
-    /// before the peer was known to have none.
+    /// number of NACKs: it has had more packets to refuse than that. The packet takes a receive work request, is not
+    /// before the message that was refused, and left before the peer was known to have none.
     #[cold]
     pub(super) fn may_be_refused(&self, seq: u64) -> bool {
-        seq >= self.not_ready.refused
-            && self.records.get(seq).order <= self.not_ready.known_at
+        let state = &self.not_ready;
+        seq >= state.refused
+            && self.next - state.refused > NACKS_KEPT
+            && self.records.get(seq).order <= state.known_at
             && self.taker(seq).is_some()
     }
 

@@ -100,7 +100,7 @@ impl AckState {
     /// information about its own path is lost and counted. The packets that arrived are still listed in the SACKs
     /// that are sent.
     pub(super) const MAX_TRIGGERS: usize = 256;
-    /// Most NACKs kept. The peer's timers recover packets whose NACK is dropped.
+    /// Most NACKs kept (decision 39). The peer's timers recover packets whose NACK is dropped.
     const MAX_NACKS: usize = 256;
     /// A transport ACK is sent after this many completed messages even if none requested it.
     const ACK_EVERY_MESSAGES: u32 = 64;
