@@ -29,9 +29,9 @@ const FAILED_ONCE: [u64; 9] = [
     25_836, 38_318,
     // Two entropy values were one path over IPv4, and a repeat took the one after the other.
     32_922,
-    // Packets that were refused without a NACK condemned all paths but one, so repeats had no other.
-    54_137, // A peer that refused again and again kept a dead path in use.
-    20_594, 34_384,
+    // Packets that were refused without a NACK condemned all paths but one, so repeats had no other. The first remedy
+    // kept a dead path in use while the peer refused again and again.
+    54_137, 20_594, 34_384,
     // Packets beyond a refused message had arrived, but no SACK was due, so they were taken for lost.
     39_792, 44_082, 41_991,
 ];
