@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
+use rustix::io::Errno;
+use rustix::process::{Pid, geteuid, test_kill_process};
 
 use crate::client::Socket;
 use crate::{ControlSocketError, io_at};
@@ -78,6 +79,21 @@ impl ControlDir {
     /// # Errors
     /// [`ControlSocketError`] if the folder cannot be read, or others may write to it.
     pub fn sockets(&self) -> Result<Vec<Socket>, ControlSocketError> {
+        let mut sockets = self.list()?;
+        sockets.retain(|socket| !socket.remove_if_stale());
+        Ok(sockets)
+    }
+
+    /// Removes the sockets of processes that were killed. A process with no such number here may still run in a
+    /// container, so its socket is tried first.
+    pub(crate) fn sweep(&self) -> Result<(), ControlSocketError> {
+        for socket in self.list()?.iter().filter(|socket| !exists(socket.process())) {
+            socket.remove_if_stale();
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<Socket>, ControlSocketError> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             read => read.map_err(io_at(&self.path, "the folder for control sockets cannot be read"))?,
@@ -86,11 +102,15 @@ impl ControlDir {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut found: Vec<_> = names.filter_map(|name| process_and_number(&name)).collect();
         found.sort_unstable();
-        let sockets = found
-            .into_iter()
-            .map(|(process, number)| Socket::new(process, self.socket_path(process, number)));
-        Ok(sockets.filter(|socket| !socket.remove_if_stale()).collect())
+        let socket = |(process, number)| Socket::new(process, self.socket_path(process, number));
+        Ok(found.into_iter().map(socket).collect())
     }
+}
+
+/// Whether a process with this number exists.
+fn exists(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
 /// Process and number of a socket with this name.

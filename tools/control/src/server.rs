@@ -54,6 +54,7 @@ impl Server {
     /// [`ControlSocketError`].
     pub fn start(dir: &ControlDir, program: &str, context: &Context) -> Result<Self, ControlSocketError> {
         dir.prepare()?;
+        dir.sweep()?;
         let process = process::id();
         let path = dir.socket_path(process, OPENED.fetch_add(1, Ordering::Relaxed));
         // Left over from a process with the same number.

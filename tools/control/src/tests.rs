@@ -265,6 +265,22 @@ fn a_socket_whose_process_has_gone_is_removed() {
     assert!(error.contains("77-0.sock: nobody listens"), "{error}");
 }
 
+/// Numbers that no process here has, as the system gives none above 4194304.
+#[test]
+fn a_new_socket_sweeps_those_of_killed_processes_away() {
+    let folder = Folder::new("sweep");
+    folder.dir().prepare().unwrap();
+    let at = |name: &str| folder.0.join(name);
+    drop(UnixListener::bind(at("5000001-0.sock")).unwrap());
+    let _in_a_container = UnixListener::bind(at("5000002-0.sock")).unwrap();
+    // A process that exists is asked only when somebody lists the sockets.
+    drop(UnixListener::bind(at("1-0.sock")).unwrap());
+    let pair = Pair::new(&[]);
+    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
+    let left = ["5000001-0.sock", "5000002-0.sock", "1-0.sock"].map(|name| at(name).exists());
+    assert_eq!(left, [false, true, true]);
+}
+
 /// A listener that never accepts is what a stopped process looks like.
 #[test]
 fn a_process_that_does_not_reply_is_named() {
