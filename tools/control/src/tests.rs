@@ -66,6 +66,12 @@ impl Pair {
         Self { contexts, qps }
     }
 
+    /// The control socket of the first context, the only one in the folder.
+    fn serve(&self, folder: &Folder) -> (Server, Socket) {
+        let server = Server::start(&folder.dir(), "a test", &self.contexts[0]).unwrap();
+        (server, only(&folder.dir()))
+    }
+
     fn number(&self, index: usize) -> u32 {
         self.qps[index][0].qpn().get()
     }
@@ -95,8 +101,7 @@ fn prefer(socket: &Socket, role: Role, queue_pair: Option<u32>) -> Moved {
 fn an_operator_sees_and_moves_queue_pairs() {
     let folder = Folder::new("moves");
     let pair = Pair::new(&[0, 0b1100, 0b1100]);
-    let server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
-    let socket = only(&folder.dir());
+    let (server, socket) = pair.serve(&folder);
     assert_eq!((socket.process(), socket.path()), (std::process::id(), server.path()));
 
     let seen = status(&socket);
@@ -145,13 +150,13 @@ fn an_operator_sees_and_moves_queue_pairs() {
 fn a_queue_pair_moves_later_if_the_role_is_not_fit() {
     let folder = Folder::new("later");
     let pair = Pair::new(&[0b1100]);
-    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
+    let (_server, socket) = pair.serve(&folder);
     let deny = |endpoint: &mut Endpoint| {
         let qpn = endpoint.qpns().next().unwrap();
         [2, 3].map(|plane| endpoint.deny_plane(qpn, plane))
     };
     assert_eq!(pair.contexts[0].with_endpoint(deny).unwrap(), [true; 2]);
-    let moved = prefer(&only(&folder.dir()), Role::Standby, None);
+    let moved = prefer(&socket, Role::Standby, None);
     assert_eq!(moved, Moved { later: vec![pair.number(0)], ..Moved::default() });
 }
 
@@ -160,8 +165,7 @@ fn a_queue_pair_moves_later_if_the_role_is_not_fit() {
 fn all_queue_pairs_of_a_lane_are_visited() {
     let folder = Folder::new("many");
     let pair = Pair::new(&[0b1000; 37]);
-    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
-    let socket = only(&folder.dir());
+    let (_server, socket) = pair.serve(&folder);
     let mut numbers: Vec<_> = (0..37).map(|index| pair.number(index)).collect();
     numbers.sort_unstable();
     let seen: Vec<_> = status(&socket).queue_pairs.iter().map(|qp| qp.queue_pair).collect();
@@ -183,8 +187,7 @@ fn raw(socket: &Socket, request: &[u8]) -> String {
 fn bad_requests_get_a_reason_and_do_no_harm() {
     let folder = Folder::new("bad");
     let pair = Pair::new(&[0b1100]);
-    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
-    let socket = only(&folder.dir());
+    let (_server, socket) = pair.serve(&folder);
     for request in [
         &b"hello\n"[..],
         b"{\"request\":\"fly\"}\n",
@@ -232,8 +235,7 @@ fn a_server_ends_while_a_client_says_nothing() {
 fn each_context_of_a_process_has_a_socket() {
     let folder = Folder::new("failed");
     let pair = Pair::new(&[0]);
-    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
-    let socket = only(&folder.dir());
+    let (_server, socket) = pair.serve(&folder);
     // Two contexts of one process have a socket each.
     let _other = Server::start(&folder.dir(), "the peer", &pair.contexts[1]).unwrap();
     let sockets = folder.dir().sockets().unwrap();
