@@ -25,6 +25,7 @@ pub mod congestion;
 pub mod counters;
 pub mod endpoint;
 pub mod engine;
+pub mod fallback;
 pub mod memory;
 pub mod path;
 mod peer;

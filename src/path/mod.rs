@@ -35,6 +35,7 @@ mod config;
 mod ev_pool;
 mod events;
 mod health;
+mod hold;
 mod probe;
 mod reverse;
 mod roles;
@@ -60,6 +61,7 @@ pub use self::steer::MAX_SKIP_LIMIT;
 
 use self::blame::Losses;
 use self::events::Events;
+pub(crate) use self::hold::HoldTime;
 use self::probe::Prober;
 pub(crate) use self::reverse::REVERSE_REFRESH_BYTES;
 use self::reverse::Reverse;

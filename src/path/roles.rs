@@ -21,6 +21,7 @@
 //! Acknowledgements take the role on which the peer's packets arrive, since each direction fails over by itself.
 
 use super::ev_pool::below;
+use super::hold::HoldTime;
 use super::{BAD, DENIED, Entry, EvId, EvState, FORCED, PathConfig, Paths, PlaneSet, SelectedPath};
 use crate::time::Time;
 
@@ -54,9 +55,6 @@ pub struct RoleStatus {
     pub hold_ns: u64,
 }
 
-/// Maximum of doublings of the hold time, so that it loses no bits.
-const MAX_DOUBLINGS: u8 = 20;
-
 /// A probe of a plane that stands by expires after this fraction (1/n) of their interval, or later.
 const PROBE_PARTS: u64 = 10;
 
@@ -73,12 +71,7 @@ pub(super) struct Roles {
     returns: bool,
     /// The timer has not run since a failover, whose time it takes.
     failed_over: bool,
-    /// When the preferred role last began to serve.
-    calm_since: Time,
-    doublings: u8,
-    hold_ns: u64,
-    hold_first_ns: u64,
-    hold_max_ns: u64,
+    hold: HoldTime,
     /// When the next probe of the planes that stand by is due.
     probe_due: Time,
     probe_ns: u64,
@@ -105,11 +98,7 @@ impl Roles {
             fit_since: None,
             returns: false,
             failed_over: false,
-            calm_since: Time::ZERO,
-            doublings: 0,
-            hold_ns: cfg.failback_hold_ns,
-            hold_first_ns: cfg.failback_hold_ns,
-            hold_max_ns: cfg.failback_hold_max_ns,
+            hold: HoldTime::new(cfg.failback_hold_ns, cfg.failback_hold_max_ns),
             probe_due: if cfg.standby_probe_ns == 0 { Time::NEVER } else { Time::ZERO },
             probe_ns: cfg.standby_probe_ns,
             probe_turn: 0,
@@ -141,18 +130,13 @@ impl Roles {
     /// The hold time starts after a failover, or continues.
     fn on_timer(&mut self, now: Time) -> bool {
         if core::mem::take(&mut self.failed_over) {
-            let calm = now.since(self.calm_since).checked_div(self.hold_max_ns).unwrap_or(0);
-            self.doublings = self.doublings.saturating_sub(calm.min(u64::from(MAX_DOUBLINGS)) as u8);
-            self.hold_ns = self.hold_first_ns.saturating_mul(1 << self.doublings).min(self.hold_max_ns);
-            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
-            // Time on the other role is not calm time.
-            self.calm_since = now;
+            self.hold.failed(now);
         }
         if !self.fit || self.returns {
             return false;
         }
         let since = *self.fit_since.get_or_insert(now);
-        now >= since.after(self.hold_ns)
+        now >= since.after(self.hold.ns())
     }
 
     /// When [`on_timer`](Self::on_timer) has work.
@@ -160,7 +144,7 @@ impl Roles {
         match (self.failed_over, self.fit && !self.returns, self.fit_since) {
             (true, ..) | (_, true, None) => Time::ZERO,
             (_, false, _) => Time::NEVER,
-            (_, true, Some(since)) => since.after(self.hold_ns),
+            (_, true, Some(since)) => since.after(self.hold.ns()),
         }
     }
 }
@@ -176,7 +160,7 @@ impl Paths {
             failovers: roles.failovers,
             silent_failovers: roles.silent_failovers,
             failbacks: roles.failbacks,
-            hold_ns: roles.hold_ns,
+            hold_ns: roles.hold.ns(),
         })
     }
 
@@ -187,7 +171,8 @@ impl Paths {
         let Some(roles) = self.roles.as_deref_mut() else { return false };
         roles.preferred = role;
         (roles.fit, roles.fit_since, roles.returns) = (false, None, false);
-        (roles.failed_over, roles.doublings, roles.hold_ns) = (false, 0, roles.hold_first_ns);
+        roles.failed_over = false;
+        roles.hold.reset();
         let planes = roles.planes(role);
         if self.is_fit(planes) {
             self.serve(planes);
@@ -366,7 +351,8 @@ impl Paths {
     /// The preferred role serves again.
     fn fail_back(&mut self, now: Time) {
         let Some(roles) = self.roles.as_deref_mut() else { return };
-        (roles.fit, roles.fit_since, roles.returns, roles.calm_since) = (false, None, false, now);
+        (roles.fit, roles.fit_since, roles.returns) = (false, None, false);
+        roles.hold.returned(now);
         roles.failbacks += 1;
         let preferred = roles.planes(roles.preferred);
         self.serve(preferred);

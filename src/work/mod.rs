@@ -15,7 +15,7 @@ use core::fmt;
 use crate::wire::Qpn;
 
 /// A local scatter/gather element: bytes of a registered memory region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sge {
     /// First byte, as an address inside the region's address range.
     pub addr: u64,
@@ -34,7 +34,7 @@ impl Sge {
 pub const MAX_SGE: u32 = 16;
 
 /// A place in the peer's registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteAddr {
     /// First byte, as an address inside the peer's region.
     pub addr: u64,
@@ -43,7 +43,7 @@ pub struct RemoteAddr {
 }
 
 /// The operation of a send work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendOp {
     /// RDMA WRITE.
     Write,
@@ -345,7 +345,7 @@ impl WcOpcode {
 }
 
 /// A work completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wc {
     /// The work request's `wr_id`.
     pub wr_id: u64,

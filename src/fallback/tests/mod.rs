@@ -1,0 +1,5 @@
+//! Tests of the machine over a model of NICs.
+
+mod search;
+mod walks;
+mod world;
