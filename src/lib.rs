@@ -11,10 +11,11 @@
 //! - **You want the protocol without a clock or a socket** (a simulator, a test, a driver of your own): [`endpoint`] is the
 //!   transport as a state machine; `now` is an argument and a run repeats from its seed.
 //! - **You want to read or write packets**: [`wire`].
+//! - **You have two NICs**: [`fallback`], or [planes that stand by](path::PathConfig::standby).
 //!
 //! # The layers
 //!
-//! An arrow only ever points down: [`verbs`] → [`engine`] (lanes, the only place with a clock) → [`endpoint`] →
+//! An arrow only ever points down: [`fallback`] → [`verbs`] → [`engine`] (lanes, the only place with a clock) → [`endpoint`] →
 //! requester, responder → [`path`], [`congestion`], [`memory`] → [`wire`], [`time`], [`work`]. The decisions that the
 //! public MRC sources leave open are listed, with their reasons and settings, in `docs/protocol.md` of the repository.
 

@@ -33,6 +33,8 @@ pub(crate) enum Purpose {
     Keys,
     /// Ids and times of endpoint requests, ids of reliability probes.
     Requests,
+    /// Names in a key-value store.
+    Names,
 }
 
 impl Seed {

@@ -28,6 +28,11 @@ impl Clock {
     }
 }
 
+/// The time of all lanes of this process.
+pub(crate) fn process_time() -> Time {
+    Clock::start().now()
+}
+
 /// A limit in real time, for waits for peers and not for a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {

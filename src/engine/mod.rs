@@ -51,7 +51,7 @@ pub(crate) use lane::PollMode;
 pub use lane_handle::{Idle, LaneMode, LaneStartError};
 
 pub(crate) use async_events::AsyncEvents;
-pub(crate) use clock::{Deadline, fresh_seed};
+pub(crate) use clock::{Deadline, fresh_seed, process_time};
 pub(crate) use comp_channel::EventChannel;
 pub(crate) use cq::{CqCore, CqEnd, CqReader};
 pub(crate) use lanes::Lanes;

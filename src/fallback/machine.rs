@@ -149,13 +149,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// For a queue pair that is connected and whose first pair is [`PairId::FIRST`]. Completions have the numbers of
-    /// that pair and of its peer.
-    pub fn new(config: FallbackConfig, qpn: Qpn, peer_qpn: Qpn) -> Self {
+    /// For a queue pair whose first pair is [`PairId::FIRST`]. Completions have the number of that pair.
+    pub fn new(config: FallbackConfig, qpn: Qpn) -> Self {
         let first = Pair { spoke: true, ..Pair::new(PairId::FIRST, Use::Used) };
         Self {
             qpn,
-            peer_qpn,
+            peer_qpn: Qpn::new(0),
             sends: Sends::new(config.max_send_wr, config.max_send_sge),
             receives: Receives::new(config.max_recv_wr, config.max_recv_sge),
             pairs: vec![first],
@@ -178,6 +177,11 @@ impl Machine {
             counters: Counters::default(),
             config,
         }
+    }
+
+    /// The first pair is connected, to the peer's pair with this number.
+    pub const fn connected(&mut self, peer_qpn: Qpn) {
+        self.peer_qpn = peer_qpn;
     }
 
     /// Posts a send work request. `once`: it may not be sent again, so a failure while it is outstanding is an error.
@@ -354,6 +358,11 @@ impl Machine {
         Wc { qpn: self.qpn, src_qpn: if wc.opcode.is_receive() { self.peer_qpn } else { wc.src_qpn }, ..wc }
     }
 
+    /// Whether [`Machine::next_wc`] has a completion.
+    pub fn has_wc(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next completion that no call of [`Machine::on_wc`] has returned.
     pub fn next_wc(&mut self) -> Option<Wc> {
         let wc = self.ready.pop_front()?;
@@ -387,24 +396,24 @@ impl Machine {
         }
         match (pair.used, wc.status) {
             (Use::Ending, _) => {}
-            (_, WcStatus::RetryExceeded) => self.pair_failed(verbs, id, Cause::Network),
-            (_, WcStatus::WrFlushError) => {
+            (Use::Used, WcStatus::WrFlushError) => {
                 let cause = verbs.cause(id);
                 self.pair_failed(verbs, id, cause);
             }
-            (Use::Created | Use::Spare, _) => self.pair_failed(verbs, id, Cause::Network),
-            (Use::Used, status) if is_own => self.give_up(verbs, FallbackError::Application(status)),
-            (Use::Used, status) if receive => {
-                // It has a completion of its own. Those after it are flushed.
-                if id == self.rx
-                    && let Some(wr_id) = self.receives.complete(wc.wr_id)
-                {
+            (Use::Created | Use::Spare, _) | (_, WcStatus::RetryExceeded) => {
+                self.pair_failed(verbs, id, Cause::Network);
+            }
+            (Use::Used, status) => {
+                // A receive that fails has a completion of its own. Those after it are flushed.
+                let failed = receive && !is_own && id == self.rx;
+                if let Some(wr_id) = failed.then(|| self.receives.complete(wc.wr_id)).flatten() {
                     self.ready.push_back(Wc { wr_id, ..*wc });
                 }
                 self.give_up(verbs, FallbackError::Application(status));
-                self.failed_with = WcStatus::WrFlushError;
+                if receive {
+                    self.failed_with = WcStatus::WrFlushError;
+                }
             }
-            (Use::Used, status) => self.give_up(verbs, FallbackError::Application(status)),
         }
     }
 
@@ -434,10 +443,16 @@ impl Machine {
             self.phase == Phase::Steady && self.tx.nic == self.preferred && self.rx.nic == self.preferred;
         let wanted = |nic: &Nic| {
             let has = |pair: &Pair| pair.id.nic == *nic && !pair.spoke && pair.used != Use::Ending;
-            !(settled && *nic == self.preferred) && !self.pairs.iter().any(has)
+            let needless = settled && *nic == self.preferred;
+            !needless && !self.pairs.iter().any(has)
         };
         // The one that is needed first comes first.
         [self.tx.nic.other(), self.tx.nic].into_iter().find(wanted)
+    }
+
+    /// Whether an unused pair on this NIC is connected.
+    pub fn has_spare(&self, nic: Nic) -> bool {
+        self.pairs.iter().any(|pair| pair.id.nic == nic && pair.used == Use::Spare)
     }
 
     /// Puts a pair into ERROR, and has its completions collected.

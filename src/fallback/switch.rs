@@ -197,7 +197,6 @@ impl Machine {
         let spoke = pair.spoke;
         pair.report = Some((round, received));
         match self.phase {
-            Phase::Failed | Phase::Draining => {}
             Phase::Reporting { to } if to == id => {
                 if round.is_after(self.round) {
                     self.round = round;
@@ -207,7 +206,7 @@ impl Machine {
             Phase::Reporting { to } if Self::precedes((self.round, to), (round, id)) => {
                 self.begin_switch(verbs, to.nic);
             }
-            Phase::Reporting { .. } => {}
+            Phase::Reporting { .. } | Phase::Failed | Phase::Draining => {}
             Phase::WaitSpare { .. } => self.choose_pair(verbs),
             Phase::Steady | Phase::WaitSignaled { .. } | Phase::WaitDrained { .. } | Phase::Moving { .. } => {
                 // On a pair that this side uses already, there can be no second message to accept with. The peer took

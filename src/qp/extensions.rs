@@ -1,7 +1,7 @@
 //! Extensions of MRC, which two peers agree on when they connect (`docs/protocol.md`, decision 37).
 
 use core::fmt;
-use core::ops::{BitAnd, BitOr};
+use core::ops::{BitAnd, BitOr, Not};
 
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +129,15 @@ impl BitAnd for Extensions {
 
     fn bitand(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+}
+
+/// All but these.
+impl Not for Extensions {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self(Self::ALL.0 & !self.0)
     }
 }
 

@@ -96,6 +96,12 @@ pub enum VerbsError {
         /// How.
         end: CqError,
     },
+    /// A queue pair of a context with fallback cannot have this.
+    #[error("{0} cannot be used together with fallback; make the queue pair without")]
+    NoFallback(&'static str),
+    /// A context with fallback has no such queue pair.
+    #[error("there is no such queue pair, or its first pair has ended")]
+    NoSuchQp,
     /// The peer's offer is not compatible.
     #[error("incompatible peer: {0}")]
     Refused(Box<Refusal>),

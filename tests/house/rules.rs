@@ -17,6 +17,7 @@ pub(crate) const FLOORS: &[&[&str]] = &[
     &["endpoint"],
     &["engine"],
     &["verbs"],
+    &["fallback"],
 ];
 
 /// The one module of `src/` that touches the machine: it reads a clock, waits and starts threads.

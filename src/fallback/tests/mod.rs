@@ -1,5 +1,6 @@
 //! Tests of the machine over a model of NICs.
 
+mod rules;
 mod search;
 mod walks;
 mod world;

@@ -62,17 +62,25 @@ fn walk(seed: u64) -> bool {
             step = world.expiries().next().or(step);
         }
         if let Some(step) = step {
+            // An application may poll late.
+            world.patient = rng.random();
             world.take(step);
+        }
+        if rng.random() {
+            world.collect();
         }
         // At the end, only ticks are left, and nothing comes of them.
         let steps = world.steps();
         let idle = || {
             let mut later = world.clone();
-            steps.iter().for_each(|step| later.take(*step));
+            for step in &steps {
+                later.take(*step);
+            }
             digest(&later) == digest(&world)
         };
         let only_ticks = || steps.iter().all(|step| matches!(step, Step::Tick(_)));
         if world.is_settled() || only_ticks() && world.expiries().next().is_none() && idle() {
+            world.collect();
             world.check_end();
             return world.failures().iter().all(Option::is_none);
         }

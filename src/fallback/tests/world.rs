@@ -12,6 +12,13 @@ use crate::verbs::PostError;
 use crate::wire::Qpn;
 use crate::work::{GatherWr, RemoteAddr, ScatterWr, SendOp, Sge, Wc, WcOpcode, WcStatus};
 
+/// The application's `wr_id` of its first send and receive.
+const SEND: u64 = 1000;
+const RECEIVE: u64 = 2000;
+
+/// The remote key of a request that needs none.
+const NO_KEY: u32 = 0xffff_ffff;
+
 /// What an application posts: each with a number of its own, in order from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -101,7 +108,7 @@ impl Verbs for Nics {
             "{pair} takes a send before it is connected"
         );
         assert!(end.error || end.sends.len() < self.max_send, "{pair}: send queue is full");
-        if !own && wr.len() > 0 {
+        if !own && !wr.is_empty() {
             assert_eq!(wr.local[0].lkey, wr.remote.addr as u32 * 2 + nic as u32, "local key of the {nic}");
             if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
                 assert_eq!(wr.remote.rkey, key(wr.remote.addr, nic), "remote key of the {nic}");
@@ -152,6 +159,8 @@ impl Verbs for Nics {
     }
 
     fn remote_key(&mut self, nic: Nic, rkey: u32) -> RemoteKey {
+        assert_eq!(nic, Nic::Backup, "the default NIC has the application's keys");
+        assert_ne!(rkey, NO_KEY, "the key of a request that needs none");
         match (self.store_down, self.keys_pending) {
             (true, _) => RemoteKey::Unreachable,
             (_, true) => RemoteKey::Pending,
@@ -195,9 +204,10 @@ impl Side {
             keys_pending: false,
         };
         nics.ends.insert(PairId::FIRST, End { connected: true, ..End::default() });
-        let mut machine = Machine::new(config, Qpn::new(1), Qpn::new(2));
+        let mut machine = Machine::new(config, Qpn::new(1));
+        machine.connected(Qpn::new(2));
         for number in 0..receives as u64 {
-            machine.post_recv(&mut nics, ScatterWr { wr_id: number, local: &[] }).expect("room");
+            machine.post_recv(&mut nics, ScatterWr { wr_id: RECEIVE + number, local: &[] }).expect("room");
         }
         Self {
             machine,
@@ -222,10 +232,13 @@ impl Side {
             Op::Read => SendOp::Read,
         };
         let wr = GatherWr {
-            wr_id: number,
+            wr_id: SEND + number,
             op,
             local: &[Sge { addr: 0, len: 8, lkey: number as u32 * 2 }],
-            remote: RemoteAddr { addr: number, rkey: key(number, Nic::Default) },
+            remote: RemoteAddr {
+                addr: number,
+                rkey: if script_op == Op::Send { NO_KEY } else { key(number, Nic::Default) },
+            },
             signaled: script_op != Op::UnsignaledWrite,
             fence: false,
         };
@@ -243,13 +256,15 @@ impl Side {
             assert_eq!(wc.qpn, Qpn::new(1));
             let success = wc.status.is_success();
             if !wc.opcode.is_receive() {
+                let number = wc.wr_id - SEND;
                 assert!(
-                    self.done.last().is_none_or(|last| last.0 < wc.wr_id && (last.1 || !success)),
+                    self.done.last().is_none_or(|last| last.0 < number && (last.1 || !success)),
                     "{wc:?}"
                 );
-                self.done.push((wc.wr_id, success));
+                self.done.push((number, success));
             } else if success {
-                assert_eq!(wc.wr_id, self.got.len() as u64, "receives complete in order");
+                assert_eq!(wc.wr_id - RECEIVE, self.got.len() as u64, "receives complete in order");
+                assert_eq!(wc.src_qpn, Qpn::new(2));
                 assert_eq!(self.flushed, 0);
                 self.got.push(wc.imm.expect("an immediate"));
             } else {
@@ -323,6 +338,8 @@ pub(super) struct World {
     down: [bool; 2],
     removed: [[bool; 2]; 2],
     left: Limits,
+    /// The application polls only what is returned at once, and the rest later.
+    pub(super) patient: bool,
 }
 
 impl World {
@@ -330,7 +347,13 @@ impl World {
     pub(super) fn new(scripts: [&'static [Op]; 2], config: &FallbackConfig, limits: Limits) -> Self {
         let messages = |script: &[Op]| script.iter().filter(|op| op.is_message()).count();
         let side = |at: usize| Side::new(scripts[at], messages(scripts[1 - at]), config);
-        Self { sides: [side(0), side(1)], down: [false; 2], removed: [[false; 2]; 2], left: limits }
+        Self {
+            sides: [side(0), side(1)],
+            down: [false; 2],
+            removed: [[false; 2]; 2],
+            left: limits,
+            patient: false,
+        }
     }
 
     fn works(&self, nic: Nic) -> bool {
@@ -440,22 +463,8 @@ impl World {
         match step {
             Step::Post(at) => self.sides[at].post(),
             Step::Execute(at, id) => self.execute(at, id),
-            Step::Ack(at, id) => {
-                let end = self.end(at, id);
-                let out = end.sends.pop_front().expect("a request");
-                if out.signaled {
-                    let (wr_id, opcode) = (out.wr_id, out.op.wc_opcode());
-                    end.completions.push_back(Wc { wr_id, opcode, byte_len: 8, ..Wc::default() });
-                }
-            }
-            Step::GiveUp(at, id) => {
-                let end = self.end(at, id);
-                let out = end.sends.pop_front().expect("a request");
-                let (wr_id, opcode, status) = (out.wr_id, out.op.wc_opcode(), WcStatus::RetryExceeded);
-                end.completions.push_back(Wc { wr_id, opcode, status, ..Wc::default() });
-                end.cause = Some(Cause::Network);
-                end.flush();
-            }
+            Step::Ack(at, id) => self.acknowledge(at, id),
+            Step::GiveUp(at, id) => self.give_up(at, id),
             Step::Poll(at, id) => {
                 // Those of a failed end are taken at once: only its own side notices them.
                 loop {
@@ -501,32 +510,66 @@ impl World {
                 self.down[nic as usize] = false;
                 self.left.ups -= 1;
             }
-            Step::Remove(at, nic) => {
-                self.left.removals -= 1;
-                self.removed[at][nic as usize] = true;
-                let ids: Vec<_> =
-                    self.sides[at].nics.ends.keys().copied().filter(|id| id.nic == nic).collect();
-                for id in ids {
-                    let end = self.end(at, id);
-                    (end.error, end.gone) = (true, true);
-                    end.sends.clear();
-                    end.receives.clear();
-                    // A completion that was queued can still be had: its request may be complete at the peer too.
-                    while let Some(wc) =
-                        self.sides[at].nics.ends.get_mut(&id).and_then(|end| end.completions.pop_front())
-                    {
-                        self.drive(at, |machine, nics| machine.on_wc(nics, id, wc));
-                    }
-                    self.drive(at, |machine, nics| {
-                        machine.on_lost(nics, id);
-                        None
-                    });
-                }
-            }
+            Step::Remove(at, nic) => self.remove(at, nic),
         }
     }
 
-    fn tick(&mut self, at: usize, now: Time) {
+    fn acknowledge(&mut self, at: usize, id: PairId) {
+        let end = self.end(at, id);
+        let out = end.sends.pop_front().expect("a request");
+        if out.signaled {
+            let (wr_id, opcode) = (out.wr_id, out.op.wc_opcode());
+            end.completions.push_back(Wc { wr_id, opcode, byte_len: 8, ..Wc::default() });
+        }
+    }
+
+    fn give_up(&mut self, at: usize, id: PairId) {
+        let end = self.end(at, id);
+        let out = end.sends.pop_front().expect("a request");
+        let (wr_id, status, opcode) = (out.wr_id, WcStatus::RetryExceeded, out.op.wc_opcode());
+        end.completions.push_back(Wc { wr_id, status, opcode, ..Wc::default() });
+        end.cause = Some(Cause::Network);
+        end.flush();
+    }
+
+    fn remove(&mut self, at: usize, nic: Nic) {
+        self.left.removals -= 1;
+        self.removed[at][nic as usize] = true;
+        let ids: Vec<_> = self.sides[at].nics.ends.keys().copied().filter(|id| id.nic == nic).collect();
+        for id in ids {
+            let end = self.end(at, id);
+            (end.error, end.gone) = (true, true);
+            end.sends.clear();
+            end.receives.clear();
+            // A completion that was queued can still be had: its request may be complete at the peer too.
+            while let Some(wc) =
+                self.sides[at].nics.ends.get_mut(&id).and_then(|end| end.completions.pop_front())
+            {
+                self.drive(at, |machine, nics| machine.on_wc(nics, id, wc));
+            }
+            self.drive(at, |machine, nics| {
+                machine.on_lost(nics, id);
+                None
+            });
+        }
+    }
+
+    /// The pair in use on side `at` fails, as if something had been sent on it.
+    pub(super) fn lose_first_of(&mut self, at: usize) {
+        let (tx, _) = self.sides[at].machine.pairs_in_use();
+        let end = self.end(at, tx);
+        end.cause = Some(Cause::Network);
+        end.completions.push_back(Wc { wr_id: 1 << 63, status: WcStatus::RetryExceeded, ..Wc::default() });
+        end.flush();
+    }
+
+    /// The applications poll everything.
+    pub(super) fn collect(&mut self) {
+        self.patient = false;
+        (0..2).for_each(|at| self.drive(at, |_, _| None));
+    }
+
+    pub(super) fn tick(&mut self, at: usize, now: Time) {
         self.drive(at, |machine, nics| {
             machine.on_time(nics, now);
             None
@@ -541,7 +584,9 @@ impl World {
         let side = &mut self.sides[at];
         let direct = act(&mut side.machine, &mut side.nics);
         let before = side.got.len();
-        side.collect(direct);
+        if !self.patient || direct.is_some() {
+            side.collect(direct);
+        }
         for nth in before..self.sides[at].got.len() {
             self.check_received(at, nth);
         }

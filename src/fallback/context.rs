@@ -1,0 +1,532 @@
+//! Two NICs used as one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rand::Rng;
+
+use super::config::{Counters, FallbackConfig, FallbackError, ReceiveState, SendState};
+use super::connection::Connection;
+use super::store::{Record, Store, StoreError, StoreKey};
+use super::verbs::{Nic, PairId};
+use crate::endpoint::QpInfo;
+use crate::engine::process_time;
+use crate::memory::{Access, Region, RegionError};
+use crate::seed::Purpose;
+use crate::time::Time;
+use crate::verbs::negotiate::RemoteMr;
+use crate::verbs::{
+    BadWr, Context as NicContext, Cq, CqError, Mr as NicMr, Pd, PostError, QpConfig, VerbsError,
+};
+use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr, Sge, Wc};
+
+/// A queue pair of a [`Context`]: its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QpId(usize);
+
+impl QpId {
+    pub(super) const fn new(at: usize) -> Self {
+        Self(at)
+    }
+}
+
+/// What an application may want to know, beside completions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A pair on this NIC is prepared: the queue pair is armed.
+    Prepared {
+        /// The queue pair.
+        qp: QpId,
+        /// The pair.
+        pair: PairId,
+    },
+    /// The sending half of a queue pair uses another pair from now on.
+    Switched {
+        /// The queue pair.
+        qp: QpId,
+        /// The pair.
+        pair: PairId,
+    },
+    /// A queue pair has failed for good.
+    Failed {
+        /// The queue pair.
+        qp: QpId,
+        /// Why.
+        error: FallbackError,
+    },
+    /// The store cannot be used. No pair can be prepared, so a failure of a NIC may be the end of queue pairs.
+    StoreFailed(StoreError),
+    /// The peer's pair on a NIC cannot be connected to. Without it, a failure of the other NIC is the end.
+    PeerRefused {
+        /// The queue pair.
+        qp: QpId,
+        /// Why.
+        reason: String,
+    },
+    /// A NIC of this side does no more work.
+    NicLost(Nic),
+}
+
+/// Events that are kept; later ones are dropped.
+const MAX_EVENTS: usize = 1024;
+
+/// Polls between two looks at the clock, while there are completions.
+const POLLS_PER_LOOK: u32 = 64;
+
+/// Completions that one poll of a queue takes.
+const BATCH: usize = 16;
+
+/// What a context has of one NIC.
+#[derive(Debug)]
+pub(super) struct NicSide {
+    context: NicContext,
+    pub(super) pd: Pd,
+    pub(super) cq: Cq,
+    lost: bool,
+}
+
+/// What the connections of a context share.
+pub(super) struct Shared {
+    pub(super) nics: [NicSide; 2],
+    pub(super) store: Box<dyn Store>,
+    /// Local keys on the backup NIC, by those of the default NIC.
+    pub(super) local_keys: BTreeMap<u32, u32>,
+    /// The connection and the pair that a queue pair of a NIC belongs to.
+    pub(super) owners: BTreeMap<(Nic, u32), (usize, PairId)>,
+    /// The name of this context in the store.
+    pub(super) home: String,
+    events: VecDeque<Event>,
+    store_failed: bool,
+}
+
+impl Shared {
+    pub(super) fn report(&mut self, event: Event) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
+        }
+    }
+
+    /// The result of a call of the store. The first failure in a row is an event.
+    pub(super) fn note<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match &result {
+            Ok(_) => self.store_failed = false,
+            Err(error) if !std::mem::replace(&mut self.store_failed, true) => {
+                self.report(Event::StoreFailed(error.clone()));
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    pub(super) fn get(&mut self, key: &StoreKey) -> Result<Option<Record>, StoreError> {
+        let got = self.store.get(key);
+        self.note(got)
+    }
+
+    pub(super) fn put(&mut self, key: &StoreKey, record: &Record) -> Result<(), StoreError> {
+        let put = self.store.put(key, record);
+        self.note(put)
+    }
+}
+
+/// Two NICs used as one: queue pairs that survive the death of either NIC, by sending whole requests again.
+///
+/// One thread owns it. It polls completions, which also drives the handshakes and, if they run inside the caller's thread,
+/// the lanes of both NICs.
+pub struct Context {
+    shared: Shared,
+    config: FallbackConfig,
+    connections: Vec<Option<Connection>>,
+    /// Regions whose keys the store does not have yet.
+    unpublished: Vec<(u32, u32)>,
+    polls: u32,
+    any_ready: bool,
+}
+
+impl core::fmt::Debug for Context {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Context").field("home", &self.shared.home).finish_non_exhaustive()
+    }
+}
+
+/// Memory that is registered on both NICs.
+#[derive(Debug)]
+pub struct Mr {
+    default: NicMr,
+    backup: NicMr,
+}
+
+impl Mr {
+    /// The bytes, with bounds-checked access.
+    pub fn region(&self) -> &Arc<Region> {
+        self.default.region()
+    }
+
+    /// `len` bytes from `offset`, as the local side of a work request.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`].
+    pub fn sge(&self, offset: usize, len: u32) -> Result<Sge, RegionError> {
+        self.default.sge(offset, len)
+    }
+
+    /// The description that a peer needs to access it.
+    pub fn remote(&self) -> RemoteMr {
+        self.default.remote()
+    }
+}
+
+impl Context {
+    /// Uses two NICs as one. All memory and queue pairs are made through the context that is returned. `depth`: the
+    /// completions that may wait to be polled; as many as all queues together have entries.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn open(
+        default: &NicContext,
+        backup: &NicContext,
+        store: Box<dyn Store>,
+        depth: u32,
+        config: FallbackConfig,
+    ) -> Result<Self, VerbsError> {
+        // During a switch, what one pair flushes waits beside what another one completes.
+        let depth = depth.saturating_mul(2).saturating_add(64);
+        let side = |context: &NicContext| {
+            let (pd, cq) = (context.create_pd()?, context.create_cq(depth)?);
+            Ok::<_, VerbsError>(NicSide { context: context.clone(), pd, cq, lost: false })
+        };
+        let token = default.config().seed.generator(Purpose::Names).next_u64();
+        let address = default.config().ports.first().map(|port| port.ip);
+        let home = format!("{}:{token:016x}", address.map_or_else(String::new, |ip| ip.to_string()));
+        let shared = Shared {
+            nics: [side(default)?, side(backup)?],
+            store,
+            local_keys: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            home,
+            events: VecDeque::new(),
+            store_failed: false,
+        };
+        let (connections, unpublished) = (Vec::new(), Vec::new());
+        Ok(Self { shared, config, connections, unpublished, polls: 0, any_ready: false })
+    }
+
+    /// Allocates `len` zeroed bytes, and registers them on both NICs.
+    ///
+    /// # Errors
+    /// [`VerbsError::Memory`], [`VerbsError::Control`].
+    pub fn register(&mut self, len: usize, access: Access) -> Result<Mr, VerbsError> {
+        let [default, backup] = &self.shared.nics;
+        let default = default.pd.register(len, access)?;
+        let backup = backup.pd.register_region(Arc::clone(default.region()), access)?;
+        self.shared.local_keys.insert(default.lkey(), backup.lkey());
+        self.unpublished.push((default.rkey(), backup.rkey()));
+        self.publish();
+        Ok(Mr { default, backup })
+    }
+
+    /// Ends a registration on both NICs. The peer's requests with its key fail from then on.
+    pub fn deregister(&mut self, mr: Mr) {
+        let Mr { default, backup } = mr;
+        self.shared.local_keys.remove(&default.lkey());
+        self.unpublished.retain(|waiting| *waiting != (default.rkey(), backup.rkey()));
+        drop((default, backup));
+    }
+
+    /// Puts keys into the store.
+    fn publish(&mut self) {
+        while let Some((rkey, backup)) = self.unpublished.last().copied() {
+            let key = StoreKey::Region { home: self.shared.home.clone(), rkey };
+            if self.shared.put(&key, &Record::Region(backup)).is_err() {
+                return;
+            }
+            self.unpublished.pop();
+        }
+    }
+
+    /// Makes a queue pair. `config` holds for each of its pairs, with these differences: it cannot have a shared receive
+    /// queue or inline sends, messages that find no receive are repeated without limit, and
+    /// [`INVALIDATE`](crate::endpoint::Extensions::INVALIDATE) is not offered, because it would end the registration on one NIC only.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn create_qp(&mut self, config: &QpConfig) -> Result<QpId, VerbsError> {
+        if config.srq.is_some() {
+            return Err(VerbsError::NoFallback("a shared receive queue"));
+        }
+        if config.max_inline > 0 {
+            return Err(VerbsError::NoFallback("inline sends"));
+        }
+        let at = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
+        let connection = Connection::new(at, config, &self.config, &mut self.shared)?;
+        match self.connections.get_mut(at) {
+            Some(slot) => *slot = Some(connection),
+            None => self.connections.push(Some(connection)),
+        }
+        Ok(QpId(at))
+    }
+
+    /// The information that a peer needs to connect.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`], [`VerbsError::Endpoint`].
+    pub fn info(&self, qp: QpId) -> Result<QpInfo, VerbsError> {
+        self.connection(qp)?.info()
+    }
+
+    /// Makes it ready for receives, before it is connected.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`], [`VerbsError::Endpoint`].
+    pub fn init(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.connection_mut(qp)?.0.init()
+    }
+
+    /// Connects to a peer's queue pair, which must be one of such a context too.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] if the peer is not compatible, [`VerbsError::Endpoint`].
+    pub fn connect(&mut self, qp: QpId, peer: &QpInfo) -> Result<(), VerbsError> {
+        let (connection, shared) = self.connection_mut(qp)?;
+        connection.connect(peer)?;
+        connection.prepare(shared, process_time());
+        Ok(())
+    }
+
+    /// Ends a queue pair. Its outstanding requests never complete.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.connection(qp)?;
+        if let Some(slot) = self.connections.get_mut(qp.0) {
+            *slot = None;
+        }
+        self.shared.owners.retain(|_, owner| owner.0 != qp.0);
+        Ok(())
+    }
+
+    /// Posts a send work request.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    #[inline]
+    pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
+        let SendWr { wr_id, op, local, remote, signaled, fence } = wr;
+        self.post_gather(qp, GatherWr { wr_id, op, local: &[local], remote, signaled, fence })
+    }
+
+    /// Posts a list of send work requests.
+    ///
+    /// # Errors
+    /// [`BadWr`] names the first request that was refused. Those before it have been posted.
+    pub fn post_sends(&mut self, qp: QpId, wrs: &[SendWr]) -> Result<(), BadWr> {
+        for (index, wr) in wrs.iter().enumerate() {
+            self.post_send(qp, *wr).map_err(|error| BadWr { index, error })?;
+        }
+        Ok(())
+    }
+
+    /// Posts a send work request with several elements.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    #[inline]
+    pub fn post_gather(&mut self, qp: QpId, wr: GatherWr<'_>) -> Result<(), PostError> {
+        self.post(qp, wr, false)
+    }
+
+    /// Posts a send work request that must not be sent again. If its NIC fails while it is outstanding, the queue pair
+    /// fails too (the hint of the SHIFT paper, section 3.1). Atomic operations are such requests in any case.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_once(&mut self, qp: QpId, wr: GatherWr<'_>) -> Result<(), PostError> {
+        self.post(qp, wr, true)
+    }
+
+    #[inline]
+    fn post(&mut self, qp: QpId, wr: GatherWr<'_>, once: bool) -> Result<(), PostError> {
+        let connection = self.connections.get_mut(qp.0).and_then(Option::as_mut).ok_or(PostError::Dropped)?;
+        let posted = connection.post_send(&mut self.shared, wr, once);
+        self.any_ready |= connection.machine.has_wc();
+        posted
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
+        self.post_scatter(qp, ScatterWr { wr_id: wr.wr_id, local: &[wr.local] })
+    }
+
+    /// Posts a receive work request whose buffer has several elements.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_scatter(&mut self, qp: QpId, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        let connection = self.connections.get_mut(qp.0).and_then(Option::as_mut).ok_or(PostError::Dropped)?;
+        let posted = connection.post_recv(&mut self.shared, wr);
+        self.any_ready |= connection.machine.has_wc();
+        posted
+    }
+
+    /// Drives lanes that run inside this thread and what happens in the background, moves completions of all queue pairs
+    /// to `out`, and returns how many there were.
+    ///
+    /// # Errors
+    /// [`CqError::Overrun`]: `depth` is too small, and the queue pairs of one NIC have failed.
+    pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let mut count = self.poll_ready(out);
+        for nic in Nic::ALL {
+            count += self.poll_nic(nic, out.get_mut(count..).unwrap_or_default())?;
+        }
+        count += self.poll_ready(out.get_mut(count..).unwrap_or_default());
+        self.polls = self.polls.wrapping_add(1);
+        if count == 0 || self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.work_in_background(process_time());
+        }
+        Ok(count)
+    }
+
+    fn poll_nic(&mut self, nic: Nic, out: &mut [Wc]) -> Result<usize, CqError> {
+        let Some(side) = self.shared.nics.get_mut(nic as usize).filter(|side| !side.lost) else {
+            return Ok(0);
+        };
+        side.context.poll();
+        let mut count = 0;
+        let mut batch = [Wc::default(); BATCH];
+        while count < out.len() {
+            let room = BATCH.min(out.len() - count);
+            let Some(side) = self.shared.nics.get_mut(nic as usize) else { break };
+            let polled = match side.cq.poll(batch.get_mut(..room).unwrap_or_default()) {
+                Ok(polled) => polled,
+                Err(CqError::LaneFailed) => {
+                    self.lose(nic);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            for wc in batch.iter().take(polled) {
+                if let Some(wc) = self.dispatch(nic, *wc)
+                    && let Some(slot) = out.get_mut(count)
+                {
+                    *slot = wc;
+                    count += 1;
+                }
+            }
+            if polled < room {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Passes a completion of a NIC to the queue pair that it belongs to.
+    #[inline]
+    fn dispatch(&mut self, nic: Nic, wc: Wc) -> Option<Wc> {
+        let &(at, pair) = self.shared.owners.get(&(nic, wc.qpn.get()))?;
+        let connection = self.connections.get_mut(at)?.as_mut()?;
+        let done = connection.on_wc(&mut self.shared, pair, wc);
+        self.any_ready |= connection.machine.has_wc();
+        done
+    }
+
+    /// A NIC of this side does no more work, and its completions have been polled.
+    fn lose(&mut self, nic: Nic) {
+        if let Some(side) = self.shared.nics.get_mut(nic as usize) {
+            side.lost = true;
+        }
+        self.shared.report(Event::NicLost(nic));
+        for connection in self.connections.iter_mut().flatten() {
+            connection.lose(&mut self.shared, nic);
+        }
+        self.any_ready = true;
+    }
+
+    /// Completions that came of something else than a completion.
+    fn poll_ready(&mut self, out: &mut [Wc]) -> usize {
+        if !self.any_ready {
+            return 0;
+        }
+        let mut count = 0;
+        for connection in self.connections.iter_mut().flatten() {
+            while let Some(slot) = out.get_mut(count)
+                && let Some(wc) = connection.machine.next_wc()
+            {
+                *slot = wc;
+                count += 1;
+            }
+        }
+        self.any_ready = self.connections.iter().flatten().any(|connection| connection.machine.has_wc());
+        count
+    }
+
+    fn work_in_background(&mut self, now: Time) {
+        self.publish();
+        for connection in self.connections.iter_mut().flatten() {
+            connection.prepare(&mut self.shared, now);
+            connection.on_time(&mut self.shared, now);
+            self.any_ready |= connection.machine.has_wc();
+        }
+    }
+
+    /// Moves the sends of a queue pair to a NIC without an error, and returns to it after failures: for maintenance, or
+    /// because a NIC slows the job (SHIFT paper, section 4.4).
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn prefer(&mut self, qp: QpId, nic: Nic) -> Result<(), VerbsError> {
+        self.connection_mut(qp)?.0.machine.prefer(nic);
+        Ok(())
+    }
+
+    /// The states of its halves.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn state(&self, qp: QpId) -> Result<(SendState, ReceiveState), VerbsError> {
+        let machine = &self.connection(qp)?.machine;
+        Ok((machine.send_state(), machine.receive_state()))
+    }
+
+    /// Why it failed, if it did.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn failure(&self, qp: QpId) -> Result<Option<FallbackError>, VerbsError> {
+        Ok(self.connection(qp)?.machine.failure().copied())
+    }
+
+    /// Whether a pair is prepared on this NIC, so that the queue pair survives the failure of the other one.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn is_prepared(&self, qp: QpId, nic: Nic) -> Result<bool, VerbsError> {
+        Ok(self.connection(qp)?.machine.has_spare(nic))
+    }
+
+    /// What it has done.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn counters(&self, qp: QpId) -> Result<Counters, VerbsError> {
+        Ok(self.connection(qp)?.machine.counters())
+    }
+
+    /// The oldest event that was not polled yet.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    fn connection(&self, qp: QpId) -> Result<&Connection, VerbsError> {
+        self.connections.get(qp.0).and_then(Option::as_ref).ok_or(VerbsError::NoSuchQp)
+    }
+
+    fn connection_mut(&mut self, qp: QpId) -> Result<(&mut Connection, &mut Shared), VerbsError> {
+        let connection = self.connections.get_mut(qp.0).and_then(Option::as_mut);
+        Ok((connection.ok_or(VerbsError::NoSuchQp)?, &mut self.shared))
+    }
+}

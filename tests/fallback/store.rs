@@ -1,0 +1,62 @@
+//! The key-value store: late, unreachable, or separate.
+
+use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic};
+use spindrift::verbs::{SendOp, WcStatus};
+
+use crate::duo::{Duo, qp_config};
+
+#[test]
+fn without_a_store_a_failure_is_an_error() {
+    let store = MemoryStore::default();
+    store.set_down(true);
+    let mut duo = Duo::with_store(&qp_config(), &store);
+    duo.exchange(0, 8);
+    let warned = |duo: &Duo| duo.sides.iter().all(|side| matches!(side.events[..], [Event::StoreFailed(_)]));
+    assert!(warned(&duo), "one warning on each side, before anything fails");
+    duo.links[0].drop_silently();
+    let wr = duo.request(0, 8, SendOp::Write);
+    duo.post(0, wr);
+    assert_eq!(duo.collect([1, 0])[0][0].status, WcStatus::RetryExceeded);
+    let side = &duo.sides[0];
+    let failure = side.context.failure(side.qp).unwrap();
+    assert_eq!(failure, Some(FallbackError::NoSpare { failed: Nic::Default }));
+}
+
+#[test]
+fn a_store_that_comes_late_is_in_time_before_the_failure() {
+    let store = MemoryStore::default();
+    store.set_down(true);
+    let mut duo = Duo::with_store(&qp_config(), &store);
+    duo.exchange(0, 8);
+    duo.store.set_down(false);
+    duo.arm();
+    duo.links[0].drop_silently();
+    duo.exchange(8, 8);
+}
+
+#[test]
+fn keys_are_needed_when_the_nic_has_failed() {
+    let mut duo = Duo::armed();
+    duo.store.set_down(true);
+    duo.links[0].drop_silently();
+    // A SEND needs no key of the peer.
+    duo.exchange(0, 8);
+    let wr = duo.request(0, 8, SendOp::Write);
+    duo.post(0, wr);
+    assert_eq!(duo.collect([1, 0])[0][0].status, WcStatus::RetryExceeded);
+    let side = &duo.sides[0];
+    assert_eq!(side.context.failure(side.qp).unwrap(), Some(FallbackError::StoreUnreachable));
+}
+
+#[test]
+fn two_stores_that_do_not_know_each_other_arm_nothing() {
+    let mut duo = Duo::with_stores(&qp_config(), &Default::default());
+    duo.exchange(0, 8);
+    duo.links[0].drop_silently();
+    let wr = duo.request(0, 8, SendOp::Write);
+    duo.post(0, wr);
+    assert_eq!(duo.collect([1, 0])[0][0].status, WcStatus::RetryExceeded);
+    let side = &duo.sides[0];
+    let failure = side.context.failure(side.qp).unwrap();
+    assert_eq!(failure, Some(FallbackError::NoSpare { failed: Nic::Default }));
+}

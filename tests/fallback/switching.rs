@@ -1,0 +1,136 @@
+//! The death of a NIC, and the return to it.
+
+use spindrift::fallback::{Event, FallbackError, Nic, PairId, ReceiveState, SendState};
+use spindrift::verbs::{SendOp, WcStatus};
+
+use crate::duo::Duo;
+
+const ON_DEFAULT: (SendState, ReceiveState) = (SendState::Default, ReceiveState::Default);
+const ON_BACKUP: (SendState, ReceiveState) = (SendState::Fallback, ReceiveState::Fallback);
+
+#[test]
+fn without_a_failure_nothing_changes() {
+    let mut duo = Duo::armed();
+    for round in 0..8 {
+        duo.exchange(round * 8, 8);
+    }
+    assert_eq!(duo.states(), [ON_DEFAULT; 2]);
+    for side in &duo.sides {
+        assert_eq!(side.context.counters(side.qp).unwrap().switches, 0);
+        let first = PairId { nic: Nic::Backup, generation: 0 };
+        assert_eq!(side.events, [Event::Prepared { qp: side.qp, pair: first }]);
+    }
+}
+
+#[test]
+fn messages_survive_the_death_of_the_default_nic() {
+    for silent in [true, false] {
+        let mut duo = Duo::armed();
+        duo.exchange(0, 8);
+        // The next messages are on their way when it dies.
+        for at in 0..2 {
+            duo.post_receives(at, 8..16);
+            for number in 8..16 {
+                let wr = duo.request(at, number, SendOp::SendWithImm(number as u32));
+                duo.post(at, wr);
+            }
+        }
+        if silent {
+            duo.links[0].drop_silently();
+        } else {
+            duo.links[0].down();
+        }
+        let got = duo.collect([16; 2]);
+        duo.check_exchange(&got, 8, 8);
+        assert_eq!(duo.states(), [ON_BACKUP; 2]);
+        duo.exchange(16, 8);
+        let begun: u64 = duo.sides.iter().map(|side| side.context.counters(side.qp).unwrap().switches).sum();
+        assert!(begun > 0);
+    }
+}
+
+#[test]
+fn traffic_returns_to_the_default_nic() {
+    let mut duo = Duo::armed();
+    for turn in 0..4 {
+        duo.links[0].drop_silently();
+        duo.exchange(turn * 48, 8);
+        assert_eq!(duo.states(), [ON_BACKUP; 2], "turn {turn}");
+        duo.links[0].open();
+        duo.until("returned", |duo| duo.states() == [ON_DEFAULT; 2]);
+        duo.exchange(turn * 48 + 8, 8);
+        assert_eq!(duo.states(), [ON_DEFAULT; 2], "turn {turn}");
+        duo.arm();
+    }
+    let moves = |side: &crate::duo::Side| side.context.counters(side.qp).unwrap().moves;
+    assert!(duo.sides.iter().all(|side| moves(side) == 4));
+}
+
+#[test]
+fn traffic_returns_while_messages_flow() {
+    let mut duo = Duo::armed();
+    duo.links[0].drop_silently();
+    duo.exchange(0, 8);
+    duo.links[0].open();
+    let mut number = 8;
+    while duo.states() != [ON_DEFAULT; 2] {
+        duo.exchange(number, 8);
+        number += 8;
+        assert!(number < 10_000_000, "{:?}", duo.states());
+    }
+    duo.exchange(number, 8);
+}
+
+#[test]
+fn an_operator_moves_traffic_and_back() {
+    let mut duo = Duo::armed();
+    for nic in [Nic::Backup, Nic::Default, Nic::Backup] {
+        for side in &mut duo.sides {
+            side.context.prefer(side.qp, nic).unwrap();
+        }
+        let state = if nic == Nic::Backup { ON_BACKUP } else { ON_DEFAULT };
+        duo.until("moved", |duo| duo.states() == [state; 2]);
+        duo.exchange(0, 8);
+    }
+    for side in &duo.sides {
+        let counters = side.context.counters(side.qp).unwrap();
+        assert_eq!((counters.switches, counters.switches_by_peer, counters.moves), (0, 0, 3));
+    }
+}
+
+#[test]
+fn the_backup_may_die_too_if_the_default_is_back() {
+    let mut duo = Duo::armed();
+    duo.links[0].drop_silently();
+    duo.exchange(0, 8);
+    assert_eq!(duo.states(), [ON_BACKUP; 2]);
+    duo.links[0].open();
+    duo.links[1].drop_silently();
+    duo.exchange(8, 8);
+    assert!(duo.states().iter().all(|state| *state == ON_DEFAULT), "{:?}", duo.states());
+}
+
+#[test]
+fn if_both_nics_die_requests_fail() {
+    let mut duo = Duo::armed();
+    duo.links.iter().for_each(crate::fault_switch::FaultSwitch::drop_silently);
+    duo.post_receives(0, 0..2);
+    for number in 0..4 {
+        let wr = duo.request(0, number, SendOp::Send);
+        duo.post(0, wr);
+    }
+    let got = duo.collect([6, 0]);
+    let statuses: Vec<_> = got[0].iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses[0], WcStatus::RetryExceeded);
+    assert_eq!(statuses[1..], [WcStatus::WrFlushError; 5]);
+    let side = &duo.sides[0];
+    let failure = side.context.failure(side.qp).unwrap().unwrap();
+    let expected = matches!(failure, FallbackError::NoSpare { .. } | FallbackError::AttemptsExhausted { .. });
+    assert!(expected, "{failure}");
+    assert!(side.events.contains(&Event::Failed { qp: side.qp, error: failure }));
+    // Later requests are flushed.
+    let wr = duo.request(0, 4, SendOp::Send);
+    duo.post(0, wr);
+    let got = duo.collect([1, 0]);
+    assert_eq!((got[0][0].wr_id, got[0][0].status), (1004, WcStatus::WrFlushError));
+}
