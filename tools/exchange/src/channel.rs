@@ -32,6 +32,8 @@ use super::speaker::{OPENING_LEN, known, speaker};
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a listener looks whether it shall go on.
 const ACCEPT_CHECK: Duration = Duration::from_millis(5);
+/// Bytes that are kept for a peer that does not read.
+const MAX_UNSENT: usize = 64 << 20;
 /// How often a wait for the peer looks whether it is cancelled.
 const CANCEL_CHECK: Duration = Duration::from_millis(50);
 
@@ -113,6 +115,8 @@ pub struct Channel {
     stream: TcpStream,
     /// The peer's next message, as far as it has arrived.
     partial: Vec<u8>,
+    /// What [`Channel::try_send`] could not send yet.
+    unsent: Vec<u8>,
     peer: String,
     timeout: Duration,
     /// Longest message that is taken, in bytes.
@@ -160,6 +164,7 @@ impl Channel {
         Ok(Self {
             stream,
             partial: Vec::new(),
+            unsent: Vec::new(),
             peer,
             timeout,
             message_max: MAX_MESSAGE_BYTES,
@@ -368,6 +373,35 @@ impl Channel {
         self.try_read()?.map(of_application).transpose()
     }
 
+    /// As [`Channel::send`], without waiting: what cannot be sent now is kept, and sent before all later messages or by
+    /// [`Channel::try_flush`].
+    ///
+    /// # Errors
+    /// [`ExchangeError::TooLong`] if too much is kept already, because the peer does not read; else as [`Channel::send`].
+    pub fn try_send<T: Serialize>(&mut self, value: &T) -> Result<(), ExchangeError> {
+        let framed = framed_value(value)?;
+        let len = self.unsent.len() + framed.len();
+        if len > MAX_UNSENT {
+            return Err(ExchangeError::TooLong { len, max: MAX_UNSENT });
+        }
+        self.unsent.extend(framed);
+        self.try_flush().map(|_| ())
+    }
+
+    /// Sends more of what [`Channel::try_send`] has kept. Returns whether all is sent.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn try_flush(&mut self) -> Result<bool, ExchangeError> {
+        while !self.unsent.is_empty() {
+            match self.step((&self.stream).write(&self.unsent))? {
+                Some(written) => drop(self.unsent.drain(..written)),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// Tells the peer that this side ends early, and why; whatever the peer waits for then ends in [`ExchangeError::Aborted`].
     /// Waits up to a second until the peer has closed the connection too. The connection is of no further use.
     ///
@@ -433,6 +467,9 @@ impl Channel {
 
     fn write_within(&mut self, framed: &[u8], limit: Duration) -> Result<(), ExchangeError> {
         let deadline = Deadline::after(limit);
+        while !self.try_flush()? {
+            self.wait(PollFlags::OUT, &deadline)?;
+        }
         let mut rest = framed;
         while !rest.is_empty() {
             match self.step((&self.stream).write(rest))? {

@@ -12,11 +12,13 @@ mod format;
 mod message;
 mod offer;
 mod speaker;
+mod store;
 
 pub use channel::{Channel, Listener};
 pub use message::{EXCHANGE_VERSION, ExchangeError, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED};
 pub use offer::Offer;
 pub use spindrift::verbs::negotiate::{MAX_PORTS, MIN_MTU, Negotiated, Refusal, RemoteMr, negotiate};
+pub use store::PeerStore;
 
 #[cfg(test)]
 mod tests;

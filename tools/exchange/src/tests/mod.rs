@@ -11,6 +11,7 @@
 mod agreement;
 mod channel;
 mod format;
+mod store;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::convert::Infallible;
