@@ -9,15 +9,6 @@ use super::verbs::Nic;
 /// Settings of a connection with fallback.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FallbackConfig {
-    /// The largest number of outstanding send work requests. As in libibverbs, an unsignalled one is outstanding until a
-    /// later signalled one has completed.
-    pub max_send_wr: u32,
-    /// The largest number of outstanding receive work requests.
-    pub max_recv_wr: u32,
-    /// Scatter/gather elements of a send work request.
-    pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive work request.
-    pub max_recv_sge: u32,
     /// Attempts to switch to another pair, one after the other without a completion in between. Then the queue pair
     /// fails. Default 4.
     pub max_attempts: u32,
@@ -36,10 +27,6 @@ pub struct FallbackConfig {
 impl Default for FallbackConfig {
     fn default() -> Self {
         Self {
-            max_send_wr: 128,
-            max_recv_wr: 128,
-            max_send_sge: 1,
-            max_recv_sge: 1,
             max_attempts: 4,
             prepare_timeout_ns: 30_000_000_000,
             hold_ns: 1_000_000_000,

@@ -6,20 +6,17 @@ use std::net::IpAddr;
 use super::config::FallbackConfig;
 use super::context::{Event, QpId, Shared};
 use super::machine::{EXTRA_RECEIVES, EXTRA_SENDS, Machine};
-use super::store::{PairRecord, Record, StoreKey};
+use super::store::{PairRecord, Record, StoreError, StoreKey};
 use super::verbs::{Cause, Nic, PairId, RemoteKey, Verbs};
-use crate::endpoint::{Extensions, FailReason, QpInfo, RtsAttr};
+use crate::endpoint::{Extensions, FailReason, QpCap, QpInfo, RtsAttr};
 use crate::time::Time;
 use crate::verbs::negotiate::Refusal;
 use crate::verbs::{PostError, Qp, QpConfig, QpModify, VerbsError};
 use crate::wire::Qpn;
 use crate::work::{GatherWr, ScatterWr, Wc};
 
-/// Time between two looks for the peer's pair, while this side's pair is not connected, ns.
-const LOOK_NS: u64 = 5_000_000;
-
-/// The same once it is connected, to learn that the peer has a newer one, ns.
-const CHECK_NS: u64 = 500_000_000;
+/// Looks of the store's interval between two checks whether the peer has ended a pair that is connected.
+const LOOKS_PER_CHECK: u64 = 10;
 
 /// The extensions that both sides need.
 fn needed() -> Extensions {
@@ -31,8 +28,10 @@ fn needed() -> Extensions {
 struct Preparation {
     /// The newest pair, and whether it is connected.
     pair: Option<(PairId, bool)>,
-    /// The record of it that the store does not have yet.
-    record: Option<Record>,
+    /// How to connect to it.
+    info: Option<QpInfo>,
+    /// The generation and the oldest pair of the record that the store has.
+    published: Option<(u32, u32)>,
     /// The generation of this side's newest pair.
     newest: Option<u32>,
     /// The generation of the peer's newest pair, as far as it is known.
@@ -169,19 +168,18 @@ impl Connection {
             retry: RtsAttr { rnr_retry: RtsAttr::MAX_RNR, ..config.retry },
             ..config.clone()
         };
-        let settings = FallbackConfig {
+        let cap = QpCap {
             max_send_wr: config.max_send_wr - EXTRA_SENDS,
             max_recv_wr: config.max_recv_wr - EXTRA_RECEIVES,
             max_send_sge: config.max_send_sge,
             max_recv_sge: config.max_recv_sge,
-            ..settings.clone()
         };
         let qp = create(&config, Nic::Default, shared)?;
         shared.owners.insert((Nic::Default, qp.qpn().get()), (at, PairId::FIRST));
         let newest = Some(PairId::FIRST.generation);
         Ok(Self {
             at,
-            machine: Machine::new(settings, qp.qpn()),
+            machine: Machine::new(settings.clone(), cap, qp.qpn()),
             pairs: Pairs {
                 all: vec![(PairId::FIRST, qp)],
                 agreed: Extensions::NONE,
@@ -296,11 +294,14 @@ impl Connection {
     /// is no deadlock by order (appendix B).
     pub(super) fn prepare(&mut self, shared: &mut Shared, now: Time) {
         let Some((own, peer)) = self.names else { return };
-        if let Some(nic) = self.machine.wants() {
-            self.make(shared, nic);
-        }
         for nic in Nic::ALL {
-            self.look(shared, now, nic, (own, peer));
+            if self.machine.wants(nic) {
+                self.make(shared, nic);
+            }
+            // It is tried again in the next round.
+            if self.publish(shared, nic, own).is_ok() {
+                self.look(shared, now, nic, peer);
+            }
         }
     }
 
@@ -312,39 +313,52 @@ impl Connection {
         let generation = preparation.newest.map_or(0, |newest| newest + 1);
         let generation = generation.max(preparation.peers);
         let id = PairId { nic, generation };
-        let home = shared.home.clone();
         preparation.newest = Some(generation);
         preparation.pair = Some((id, false));
-        preparation.record = Some(Record::Pair(Box::new(PairRecord { generation, home, info })));
+        preparation.info = Some(info);
         preparation.due = Time::ZERO;
         shared.owners.insert((nic, qp.qpn().get()), (self.at, id));
         self.pairs.all.push((id, qp));
         self.with(shared, |machine, hands| machine.created(hands, id));
     }
 
-    /// Publishes this side's pair, and looks for the peer's.
-    fn look(&mut self, shared: &mut Shared, now: Time, nic: Nic, (own, peer): (Name, Name)) {
-        let key = |(address, qpn): Name| StoreKey::Pair { address, qpn, nic };
+    /// Publishes this side's newest pair on a NIC, and which have ended, as far as that has changed.
+    fn publish(&mut self, shared: &mut Shared, nic: Nic, own: Name) -> Result<(), StoreError> {
+        let Some(preparation) = self.preparations.get_mut(nic as usize) else { return Ok(()) };
+        let (Some(generation), Some(info)) = (preparation.newest, &preparation.info) else { return Ok(()) };
+        let oldest = self.machine.oldest(nic).unwrap_or(generation + 1);
+        if preparation.published == Some((generation, oldest)) {
+            return Ok(());
+        }
+        let (home, info) = (shared.home.clone(), info.clone());
+        let record = Record::Pair(Box::new(PairRecord { generation, oldest, home, info }));
+        let (address, qpn) = own;
+        shared.put(&StoreKey::Pair { address, qpn, nic }, &record)?;
+        preparation.published = Some((generation, oldest));
+        Ok(())
+    }
+
+    /// Looks for the peer's newest pair on a NIC.
+    fn look(&mut self, shared: &mut Shared, now: Time, nic: Nic, peer: Name) {
         let Some(preparation) = self.preparations.get_mut(nic as usize) else { return };
         let Some((id, connected)) = preparation.pair.filter(|_| now >= preparation.due) else { return };
         if !self.machine.is_unused(id) {
             preparation.pair = None;
             return;
         }
-        preparation.due = now.after(if connected { CHECK_NS } else { LOOK_NS });
-        if let Some(record) = &preparation.record {
-            if shared.put(&key(own), record).is_err() {
-                return;
-            }
-            preparation.record = None;
-        }
-        let Ok(Some(Record::Pair(theirs))) = shared.get(&key(peer)) else { return };
+        let interval = shared.store.interval_ns();
+        preparation.due = now.after(if connected { interval * LOOKS_PER_CHECK } else { interval });
+        let (address, qpn) = peer;
+        let Ok(Some(Record::Pair(theirs))) = shared.get(&StoreKey::Pair { address, qpn, nic }) else {
+            return;
+        };
         preparation.peers = preparation.peers.max(theirs.generation);
         self.pairs.peer_home.get_or_insert_with(|| theirs.home.clone());
-        if theirs.generation > id.generation {
+        // A newer pair alone does not mean that this one has ended: the peer may have begun to use it.
+        if id.generation < theirs.oldest || !connected && id.generation < theirs.generation {
             preparation.pair = None;
             self.with(shared, |machine, hands| machine.on_stale(hands, id));
-        } else if theirs.generation == id.generation && !connected {
+        } else if id.generation == theirs.generation && !connected {
             self.join(shared, id, &theirs);
         }
     }
@@ -352,8 +366,9 @@ impl Connection {
     /// Connects a pair to the peer's.
     fn join(&mut self, shared: &mut Shared, id: PairId, theirs: &PairRecord) {
         let Some(preparation) = self.preparations.get_mut(id.nic as usize) else { return };
+        let agreed = self.pairs.agreed;
         let Some(qp) = self.pairs.get(id) else { return };
-        if let Err(error) = qp.connect(&theirs.info) {
+        if let Err(error) = join_pair(qp, agreed, &theirs.info) {
             if preparation.refused.replace(id.generation) != Some(id.generation) {
                 shared.report(Event::PeerRefused { qp: QpId::new(self.at), reason: error.to_string() });
             }
@@ -364,6 +379,15 @@ impl Connection {
         self.with(shared, |machine, hands| machine.prepared(hands, id));
         self.tell(shared);
     }
+}
+
+/// Connects a pair, if it can carry all that the first one can.
+fn join_pair(qp: &mut Qp, agreed: Extensions, peer: &QpInfo) -> Result<(), VerbsError> {
+    if !(qp.info()?.extensions & peer.extensions).contains(agreed) {
+        let fix = "let both NICs have the same extensions";
+        return Err(Refusal::new("extensions", agreed, peer.extensions, fix).into());
+    }
+    qp.connect(peer)
 }
 
 /// A pair on one NIC.

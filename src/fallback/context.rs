@@ -16,7 +16,7 @@ use crate::seed::Purpose;
 use crate::time::Time;
 use crate::verbs::negotiate::RemoteMr;
 use crate::verbs::{
-    BadWr, Context as NicContext, Cq, CqError, Mr as NicMr, Pd, PostError, QpConfig, VerbsError,
+    BadWr, Context as NicContext, Cq, CqError, MAX_CQ_DEPTH, Mr as NicMr, Pd, PostError, QpConfig, VerbsError,
 };
 use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr, Sge, Wc};
 
@@ -64,8 +64,14 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// A NIC of this side does no more work.
-    NicLost(Nic),
+    /// A NIC of this side does no more work: its lane has failed, or its completion queue has overrun because the depth of
+    /// the context is too small.
+    NicLost {
+        /// The NIC.
+        nic: Nic,
+        /// Why.
+        reason: CqError,
+    },
 }
 
 /// Events that are kept; later ones are dropped.
@@ -73,6 +79,9 @@ const MAX_EVENTS: usize = 1024;
 
 /// Polls between two looks at the clock, while there are completions.
 const POLLS_PER_LOOK: u32 = 64;
+
+/// Time between two rounds of work in the background, ns.
+const ROUND_NS: u64 = 1_000_000;
 
 /// Completions that one poll of a queue takes.
 const BATCH: usize = 16;
@@ -141,6 +150,8 @@ pub struct Context {
     /// Regions whose keys the store does not have yet.
     unpublished: Vec<(u32, u32)>,
     polls: u32,
+    /// When there is work in the background again.
+    due: Time,
     any_ready: bool,
 }
 
@@ -191,7 +202,7 @@ impl Context {
         config: FallbackConfig,
     ) -> Result<Self, VerbsError> {
         // During a switch, what one pair flushes waits beside what another one completes.
-        let depth = depth.saturating_mul(2).saturating_add(64);
+        let depth = depth.saturating_mul(4).saturating_add(64).min(MAX_CQ_DEPTH);
         let side = |context: &NicContext| {
             let (pd, cq) = (context.create_pd()?, context.create_cq(depth)?);
             Ok::<_, VerbsError>(NicSide { context: context.clone(), pd, cq, lost: false })
@@ -209,7 +220,7 @@ impl Context {
             store_failed: false,
         };
         let (connections, unpublished) = (Vec::new(), Vec::new());
-        Ok(Self { shared, config, connections, unpublished, polls: 0, any_ready: false })
+        Ok(Self { shared, config, connections, unpublished, polls: 0, due: Time::ZERO, any_ready: false })
     }
 
     /// Allocates `len` zeroed bytes, and registers them on both NICs.
@@ -375,26 +386,23 @@ impl Context {
 
     /// Drives lanes that run inside this thread and what happens in the background, moves completions of all queue pairs
     /// to `out`, and returns how many there were.
-    ///
-    /// # Errors
-    /// [`CqError::Overrun`]: `depth` is too small, and the queue pairs of one NIC have failed.
-    pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqError> {
+    pub fn poll(&mut self, out: &mut [Wc]) -> usize {
+        self.polls = self.polls.wrapping_add(1);
         let mut count = self.poll_ready(out);
-        for nic in Nic::ALL {
-            count += self.poll_nic(nic, out.get_mut(count..).unwrap_or_default())?;
+        // They take turns, so that one that fills `out` does not keep the other one waiting.
+        let first = if self.polls.is_multiple_of(2) { Nic::Default } else { Nic::Backup };
+        for nic in [first, first.other()] {
+            count += self.poll_nic(nic, out.get_mut(count..).unwrap_or_default());
         }
         count += self.poll_ready(out.get_mut(count..).unwrap_or_default());
-        self.polls = self.polls.wrapping_add(1);
         if count == 0 || self.polls.is_multiple_of(POLLS_PER_LOOK) {
             self.work_in_background(process_time());
         }
-        Ok(count)
+        count
     }
 
-    fn poll_nic(&mut self, nic: Nic, out: &mut [Wc]) -> Result<usize, CqError> {
-        let Some(side) = self.shared.nics.get_mut(nic as usize).filter(|side| !side.lost) else {
-            return Ok(0);
-        };
+    fn poll_nic(&mut self, nic: Nic, out: &mut [Wc]) -> usize {
+        let Some(side) = self.shared.nics.get_mut(nic as usize).filter(|side| !side.lost) else { return 0 };
         side.context.poll();
         let mut count = 0;
         let mut batch = [Wc::default(); BATCH];
@@ -403,11 +411,10 @@ impl Context {
             let Some(side) = self.shared.nics.get_mut(nic as usize) else { break };
             let polled = match side.cq.poll(batch.get_mut(..room).unwrap_or_default()) {
                 Ok(polled) => polled,
-                Err(CqError::LaneFailed) => {
-                    self.lose(nic);
+                Err(reason) => {
+                    self.lose(nic, reason);
                     break;
                 }
-                Err(error) => return Err(error),
             };
             for wc in batch.iter().take(polled) {
                 if let Some(wc) = self.dispatch(nic, *wc)
@@ -421,7 +428,7 @@ impl Context {
                 break;
             }
         }
-        Ok(count)
+        count
     }
 
     /// Passes a completion of a NIC to the queue pair that it belongs to.
@@ -435,11 +442,11 @@ impl Context {
     }
 
     /// A NIC of this side does no more work, and its completions have been polled.
-    fn lose(&mut self, nic: Nic) {
+    fn lose(&mut self, nic: Nic, reason: CqError) {
         if let Some(side) = self.shared.nics.get_mut(nic as usize) {
             side.lost = true;
         }
-        self.shared.report(Event::NicLost(nic));
+        self.shared.report(Event::NicLost { nic, reason });
         for connection in self.connections.iter_mut().flatten() {
             connection.lose(&mut self.shared, nic);
         }
@@ -465,6 +472,10 @@ impl Context {
     }
 
     fn work_in_background(&mut self, now: Time) {
+        if now < self.due {
+            return;
+        }
+        self.due = now.after(ROUND_NS);
         self.publish();
         for connection in self.connections.iter_mut().flatten() {
             connection.prepare(&mut self.shared, now);

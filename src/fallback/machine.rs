@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::endpoint::QpCap;
 use crate::path::HoldTime;
 use crate::time::Time;
 use crate::verbs::PostError;
@@ -114,6 +115,7 @@ pub(super) enum Phase {
 #[derive(Clone, Debug, Hash)]
 pub struct Machine {
     pub(super) config: FallbackConfig,
+    cap: QpCap,
     /// The numbers that completions have: those of the first pair.
     qpn: Qpn,
     peer_qpn: Qpn,
@@ -150,13 +152,15 @@ pub struct Machine {
 
 impl Machine {
     /// For a queue pair whose first pair is [`PairId::FIRST`]. Completions have the number of that pair.
-    pub fn new(config: FallbackConfig, qpn: Qpn) -> Self {
+    ///
+    /// As in libibverbs, an unsignalled send work request is outstanding until a later signalled one has completed.
+    pub fn new(config: FallbackConfig, cap: QpCap, qpn: Qpn) -> Self {
         let first = Pair { spoke: true, ..Pair::new(PairId::FIRST, Use::Used) };
         Self {
             qpn,
             peer_qpn: Qpn::new(0),
-            sends: Sends::new(config.max_send_wr, config.max_send_sge),
-            receives: Receives::new(config.max_recv_wr, config.max_recv_sge),
+            sends: Sends::new(cap.max_send_wr, cap.max_send_sge),
+            receives: Receives::new(cap.max_recv_wr, cap.max_recv_sge),
             pairs: vec![first],
             tx: PairId::FIRST,
             rx: PairId::FIRST,
@@ -174,6 +178,7 @@ impl Machine {
             ready: VecDeque::new(),
             failure: None,
             failed_with: WcStatus::RetryExceeded,
+            cap,
             counters: Counters::default(),
             config,
         }
@@ -195,7 +200,7 @@ impl Machine {
         wr: GatherWr<'_>,
         once: bool,
     ) -> Result<(), PostError> {
-        let (count, max) = (wr.local.len(), self.config.max_send_sge);
+        let (count, max) = (wr.local.len(), self.cap.max_send_sge);
         if count > max as usize {
             return Err(PostError::TooManySges { count, max });
         }
@@ -232,7 +237,7 @@ impl Machine {
     /// # Errors
     /// [`PostError`]; then nothing has been posted.
     pub fn post_recv(&mut self, verbs: &mut impl Verbs, wr: ScatterWr<'_>) -> Result<(), PostError> {
-        let (count, max) = (wr.local.len(), self.config.max_recv_sge);
+        let (count, max) = (wr.local.len(), self.cap.max_recv_sge);
         if count > max as usize {
             return Err(PostError::TooManySges { count, max });
         }
@@ -434,20 +439,19 @@ impl Machine {
         }
     }
 
-    /// The NIC on which a pair should be made, if there is one.
-    pub fn wants(&self) -> Option<Nic> {
-        if matches!(self.phase, Phase::Failed) || self.failure.is_some() {
-            return None;
-        }
-        let settled =
-            self.phase == Phase::Steady && self.tx.nic == self.preferred && self.rx.nic == self.preferred;
-        let wanted = |nic: &Nic| {
-            let has = |pair: &Pair| pair.id.nic == *nic && !pair.spoke && pair.used != Use::Ending;
-            let needless = settled && *nic == self.preferred;
-            !needless && !self.pairs.iter().any(has)
-        };
-        // The one that is needed first comes first.
-        [self.tx.nic.other(), self.tx.nic].into_iter().find(wanted)
+    /// Whether a pair should be made on this NIC.
+    pub fn wants(&self, nic: Nic) -> bool {
+        let over = self.phase == Phase::Failed || self.failure.is_some();
+        let in_use = (self.tx.nic, self.rx.nic) == (nic, nic) && self.phase == Phase::Steady;
+        let has = |pair: &Pair| pair.id.nic == nic && !pair.spoke && pair.used != Use::Ending;
+        let needless = in_use && nic == self.preferred;
+        !over && !needless && !self.pairs.iter().any(has)
+    }
+
+    /// The generation of the oldest pair on this NIC that was not put into ERROR.
+    pub fn oldest(&self, nic: Nic) -> Option<u32> {
+        let alive = self.pairs.iter().filter(|pair| pair.id.nic == nic && pair.used != Use::Ending);
+        alive.map(|pair| pair.id.generation).min()
     }
 
     /// Whether an unused pair on this NIC is connected.

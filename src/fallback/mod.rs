@@ -37,22 +37,22 @@
 //! // In the background, both sides prepare what takes over.
 //! let mut out = [Wc::default(); 16];
 //! while !client.is_prepared(ours, Nic::Backup)? || !server.is_prepared(theirs, Nic::Backup)? {
-//!     client.poll(&mut out)?;
-//!     server.poll(&mut out)?;
+//!     client.poll(&mut out);
+//!     server.poll(&mut out);
 //! }
 //!
 //! // For maintenance of the default NIC: nothing fails, and the order is kept.
 //! client.prefer(ours, Nic::Backup)?;
 //! while client.state(ours)?.0 != SendState::Fallback {
-//!     client.poll(&mut out)?;
-//!     server.poll(&mut out)?;
+//!     client.poll(&mut out);
+//!     server.poll(&mut out);
 //! }
 //!
 //! source.region().write_at(0, b"over the backup")?;
 //! let (local, remote) = (source.sge(0, 15)?, target.remote().at(0, 15)?);
 //! client.post_send(ours, SendWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true, fence: false })?;
-//! while client.poll(&mut out)? == 0 {
-//!     server.poll(&mut out)?;
+//! while client.poll(&mut out) == 0 {
+//!     server.poll(&mut out);
 //! }
 //! assert!(out[0].wr_id == 1 && out[0].status.is_success());
 //! let mut bytes = [0; 15];

@@ -147,7 +147,7 @@ impl Machine {
                 self.retire(verbs);
             }
             // More than may be outstanding.
-            ahead if ahead > self.config.max_recv_wr => {
+            ahead if ahead > self.receives.capacity() => {
                 let rule = "it has sent fewer messages than have arrived, or more than there are receives";
                 self.give_up(verbs, FallbackError::PeerViolation(rule));
             }

@@ -51,6 +51,8 @@ impl fmt::Display for StoreKey {
 pub struct PairRecord {
     /// Which of the pairs on that NIC.
     pub generation: u32,
+    /// All older ones than this have ended on the side that made them.
+    pub oldest: u32,
     /// The name of the context, under which the keys of its memory regions are found.
     pub home: String,
     /// How to connect to it.
@@ -82,6 +84,11 @@ pub trait Store: Send {
     /// # Errors
     /// [`StoreError`]: the record may not be there, and the caller puts it again later.
     fn put(&mut self, key: &StoreKey, record: &Record) -> Result<(), StoreError>;
+
+    /// A good time between two looks for a record that may come, in nanoseconds. Default 20 ms.
+    fn interval_ns(&self) -> u64 {
+        20_000_000
+    }
 
     /// The record under a key. `None`: there is none, or it has not arrived yet.
     ///
@@ -125,6 +132,10 @@ impl Store for MemoryStore {
         self.try_with(|shared| {
             shared.records.insert(key.clone(), record.clone());
         })
+    }
+
+    fn interval_ns(&self) -> u64 {
+        1_000_000
     }
 
     fn get(&mut self, key: &StoreKey) -> Result<Option<Record>, StoreError> {

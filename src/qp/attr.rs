@@ -18,7 +18,7 @@ use super::Extensions;
 pub struct CqId(pub u32);
 
 /// Sizes of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpCap {
     /// Send work requests outstanding.
     pub max_send_wr: u32,

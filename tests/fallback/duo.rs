@@ -1,13 +1,17 @@
 //! Two sides with two NICs each, driven by one thread.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spindrift::fallback::{
-    Context, Event, FallbackConfig, MemoryStore, Mr, Nic, QpId, ReceiveState, SendState,
+    Context, Event, FallbackConfig, FallbackError, MemoryStore, Mr, Nic, QpId, ReceiveState, SendState,
 };
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
+use spindrift::pmd::{Port, RxFrame, TxFrame, forward_to_inner};
 use spindrift::verbs::{
-    Access, Context as NicContext, ContextConfig, QpConfig, RecvWr, RtsAttr, SendOp, SendWr, Wc,
+    Access, Context as NicContext, ContextConfig, Idle, LaneMode, QpConfig, RecvWr, RtsAttr, SendOp, SendWr,
+    Wc,
 };
 
 use crate::fault_switch::{FaultSwitch, SwitchedPort};
@@ -33,6 +37,8 @@ pub(crate) struct Duo {
     pub(crate) sides: [Side; 2],
     /// Of side 0, for each NIC: what it sends and receives.
     pub(crate) links: [FaultSwitch; 2],
+    /// Of side 0, for each NIC: set, its lane panics.
+    pub(crate) defects: [Arc<AtomicBool>; 2],
     pub(crate) store: MemoryStore,
 }
 
@@ -46,38 +52,73 @@ pub(crate) fn qp_config() -> QpConfig {
     }
 }
 
-fn nic(ports: Vec<LoopbackPort>, seed: u64) -> (NicContext, FaultSwitch) {
-    let (ports, switch) = SwitchedPort::last_of(ports);
-    let config = ContextConfig { seed: Some(seed.into()), ..ContextConfig::new(&ports) };
-    (NicContext::open(ports, config).unwrap(), switch)
+/// A port with a defect that can be switched on.
+struct Broken {
+    inner: LoopbackPort,
+    defect: Arc<AtomicBool>,
+}
+
+impl Port for Broken {
+    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, counters);
+
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        self.inner.tx_burst(now_ns, frames)
+    }
+
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        assert!(!self.defect.load(Ordering::Relaxed), "the defect of a test");
+        self.inner.rx_burst(now_ns, max, sink)
+    }
+}
+
+fn nic(ports: Vec<LoopbackPort>, seed: u64, lane: LaneMode) -> (NicContext, FaultSwitch, Arc<AtomicBool>) {
+    let defect = Arc::<AtomicBool>::default();
+    let broken = |inner| Broken { inner, defect: Arc::clone(&defect) };
+    let (ports, switch) = SwitchedPort::last_of(ports.into_iter().map(broken).collect());
+    let config = ContextConfig { seed: Some(seed.into()), ..ContextConfig::new(&ports).lane(lane) };
+    (NicContext::open(ports, config).unwrap(), switch, defect)
 }
 
 impl Duo {
     pub(crate) fn new() -> Self {
-        Self::with_store(&qp_config(), &MemoryStore::default())
+        Self::configured(&qp_config())
     }
 
-    /// With this store for both sides.
-    pub(crate) fn with_store(config: &QpConfig, store: &MemoryStore) -> Self {
-        Self::with_stores(config, &[store.clone(), store.clone()])
+    pub(crate) fn configured(config: &QpConfig) -> Self {
+        let store = MemoryStore::default();
+        Self::build(config, &[store.clone(), store], LaneMode::Inline, PATIENCE)
     }
 
-    /// With a store for each side.
-    pub(crate) fn with_stores(config: &QpConfig, stores: &[MemoryStore; 2]) -> Self {
-        let mut links = Vec::new();
+    /// With a store for each side. A wait for a pair soon ends with an error.
+    pub(crate) fn impatient(stores: &[MemoryStore; 2]) -> Self {
+        Self::build(&qp_config(), stores, LaneMode::Inline, Duration::from_millis(50))
+    }
+
+    /// With a thread for each lane.
+    pub(crate) fn threaded() -> Self {
+        let store = MemoryStore::default();
+        let lane = LaneMode::Thread { core: None, idle: Idle::Yield };
+        // A thread may be kept from its core for a while.
+        let retry = RtsAttr { timeout: 14, ..qp_config().retry };
+        Self::build(&QpConfig { retry, ..qp_config() }, &[store.clone(), store], lane, PATIENCE)
+    }
+
+    fn build(config: &QpConfig, stores: &[MemoryStore; 2], lane: LaneMode, patience: Duration) -> Self {
+        let (mut links, mut defects) = (Vec::new(), Vec::new());
         let mut sides: [Vec<NicContext>; 2] = [Vec::new(), Vec::new()];
         for number in 0..2 {
             let (here, there) = loopback::pair(1, LoopbackConfig::default());
-            let (context, link) = nic(here, 10 + number);
+            let (context, link, defect) = nic(here, 10 + number, lane);
             sides[0].push(context);
             links.push(link);
-            sides[1].push(nic(there, 20 + number).0);
+            defects.push(defect);
+            sides[1].push(nic(there, 20 + number, lane).0);
         }
         let settings = FallbackConfig {
             hold_ns: 2_000_000,
             hold_max_ns: 10_000_000,
             probe_ns: 2_000_000,
-            prepare_timeout_ns: 50_000_000,
+            prepare_timeout_ns: patience.as_nanos() as u64,
             ..FallbackConfig::default()
         };
         let mut at = 0;
@@ -95,7 +136,12 @@ impl Duo {
             let qp = context.create_qp(config).unwrap();
             Side { context, qp, mr, events: Vec::new() }
         });
-        let mut duo = Self { sides, links: links.try_into().ok().unwrap(), store: stores[0].clone() };
+        let mut duo = Self {
+            sides,
+            links: links.try_into().ok().unwrap(),
+            defects: defects.try_into().unwrap(),
+            store: stores[0].clone(),
+        };
         let infos = [0, 1].map(|at: usize| duo.sides[at].context.info(duo.sides[at].qp).unwrap());
         for at in 0..2 {
             let side = &mut duo.sides[at];
@@ -122,7 +168,7 @@ impl Duo {
         let mut all = [Vec::new(), Vec::new()];
         for (side, all) in self.sides.iter_mut().zip(&mut all) {
             let mut out = [Wc::default(); 4];
-            let count = side.context.poll(&mut out).unwrap();
+            let count = side.context.poll(&mut out);
             all.extend_from_slice(&out[..count]);
             side.events.extend(std::iter::from_fn(|| side.context.poll_event()));
         }
@@ -135,7 +181,7 @@ impl Duo {
         while !so(self) {
             let all = self.poll();
             assert!(all.iter().all(Vec::is_empty), "{what}: {all:?}");
-            assert!(start.elapsed() < PATIENCE, "{what}: {:?}", self.states());
+            assert!(start.elapsed() < PATIENCE, "{what}: {:?} {:?}", self.states(), self.failures());
         }
     }
 
@@ -147,9 +193,18 @@ impl Duo {
             for (got, new) in got.iter_mut().zip(self.poll()) {
                 got.extend(new);
             }
-            assert!(start.elapsed() < PATIENCE, "{got:?} of {counts:?}, {:?}", self.states());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{got:?} of {counts:?}, {:?} {:?}",
+                self.states(),
+                self.failures()
+            );
         }
         got
+    }
+
+    fn failures(&self) -> [Option<FallbackError>; 2] {
+        [0, 1].map(|at: usize| self.sides[at].context.failure(self.sides[at].qp).unwrap())
     }
 
     pub(crate) fn states(&self) -> [(SendState, ReceiveState); 2] {
@@ -204,7 +259,7 @@ impl Duo {
 
     pub(crate) fn check_exchange(&self, got: &[Vec<Wc>; 2], first: usize, count: usize) {
         for (at, got) in got.iter().enumerate() {
-            assert!(got.iter().all(|wc| wc.status.is_success()), "{got:?}");
+            assert!(got.iter().all(|wc| wc.status.is_success()), "{got:?} {:?}", self.failures());
             let (received, sent): (Vec<&Wc>, Vec<&Wc>) = got.iter().partition(|wc| wc.opcode.is_receive());
             let numbers = first..first + count;
             assert!(sent.iter().map(|wc| wc.wr_id as usize).eq(numbers.clone().map(|number| 1000 + number)));

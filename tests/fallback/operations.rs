@@ -1,6 +1,6 @@
 //! Which operations survive, and which do not.
 
-use spindrift::fallback::{FallbackError, MemoryStore};
+use spindrift::fallback::FallbackError;
 use spindrift::verbs::{
     GatherWr, PostError, QpConfig, RemoteAddr, SendOp, SendWr, VerbsError, WcOpcode, WcStatus,
 };
@@ -82,7 +82,7 @@ fn a_request_with_the_hint_is_not_sent_again() {
 #[test]
 fn lists_of_elements_survive() {
     let config = QpConfig { max_send_sge: 3, ..qp_config() };
-    let mut duo = Duo::with_store(&config, &MemoryStore::default());
+    let mut duo = Duo::configured(&config);
     duo.arm();
     duo.links[0].drop_silently();
     for number in 0..4 {

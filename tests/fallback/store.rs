@@ -3,13 +3,13 @@
 use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic};
 use spindrift::verbs::{SendOp, WcStatus};
 
-use crate::duo::{Duo, qp_config};
+use crate::duo::Duo;
 
 #[test]
 fn without_a_store_a_failure_is_an_error() {
     let store = MemoryStore::default();
     store.set_down(true);
-    let mut duo = Duo::with_store(&qp_config(), &store);
+    let mut duo = Duo::impatient(&[store.clone(), store]);
     duo.exchange(0, 8);
     let warned = |duo: &Duo| duo.sides.iter().all(|side| matches!(side.events[..], [Event::StoreFailed(_)]));
     assert!(warned(&duo), "one warning on each side, before anything fails");
@@ -26,7 +26,7 @@ fn without_a_store_a_failure_is_an_error() {
 fn a_store_that_comes_late_is_in_time_before_the_failure() {
     let store = MemoryStore::default();
     store.set_down(true);
-    let mut duo = Duo::with_store(&qp_config(), &store);
+    let mut duo = Duo::impatient(&[store.clone(), store]);
     duo.exchange(0, 8);
     duo.store.set_down(false);
     duo.arm();
@@ -50,7 +50,7 @@ fn keys_are_needed_when_the_nic_has_failed() {
 
 #[test]
 fn two_stores_that_do_not_know_each_other_arm_nothing() {
-    let mut duo = Duo::with_stores(&qp_config(), &Default::default());
+    let mut duo = Duo::impatient(&Default::default());
     duo.exchange(0, 8);
     duo.links[0].drop_silently();
     let wr = duo.request(0, 8, SendOp::Write);

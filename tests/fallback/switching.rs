@@ -1,9 +1,11 @@
 //! The death of a NIC, and the return to it.
 
-use spindrift::fallback::{Event, FallbackError, Nic, PairId, ReceiveState, SendState};
-use spindrift::verbs::{SendOp, WcStatus};
+use std::sync::atomic::Ordering;
 
-use crate::duo::Duo;
+use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic, PairId, ReceiveState, SendState};
+use spindrift::verbs::{CqError, PostError, SendOp, WcStatus};
+
+use crate::duo::{Duo, qp_config};
 
 const ON_DEFAULT: (SendState, ReceiveState) = (SendState::Default, ReceiveState::Default);
 const ON_BACKUP: (SendState, ReceiveState) = (SendState::Fallback, ReceiveState::Fallback);
@@ -111,8 +113,60 @@ fn the_backup_may_die_too_if_the_default_is_back() {
 }
 
 #[test]
-fn if_both_nics_die_requests_fail() {
+fn a_nic_whose_lane_fails_is_a_nic_that_dies() {
+    let mut duo = Duo::threaded();
+    duo.arm();
+    duo.exchange(0, 8);
+    duo.defects[0].store(true, Ordering::Relaxed);
+    duo.exchange(8, 8);
+    assert_eq!(duo.states()[0], ON_BACKUP);
+    let lost = Event::NicLost { nic: Nic::Default, reason: CqError::LaneFailed };
+    duo.until("lost", |duo| duo.sides[0].events.contains(&lost));
+    // It does not come back, and nothing returns to it.
+    duo.exchange(16, 8);
+    assert_eq!(duo.states(), [ON_BACKUP; 2]);
+}
+
+#[test]
+fn a_context_may_move_to_another_thread() {
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&Duo::new().sides[0].context);
+}
+
+#[test]
+fn a_second_queue_pair_is_independent() {
     let mut duo = Duo::armed();
+    let infos = [0, 1].map(|at: usize| {
+        let context = &mut duo.sides[at].context;
+        let qp = context.create_qp(&qp_config()).unwrap();
+        (qp, context.info(qp).unwrap())
+    });
+    for at in 0..2 {
+        duo.sides[at].context.connect(infos[at].0, &infos[1 - at].1).unwrap();
+    }
+    let second = infos[0].0;
+    duo.until("armed", |duo| duo.sides[0].context.is_prepared(second, Nic::Backup).unwrap());
+    duo.sides[0].context.prefer(second, Nic::Backup).unwrap();
+    duo.until("moved", |duo| duo.sides[0].context.state(second).unwrap().0 == SendState::Fallback);
+    assert_eq!(duo.states(), [ON_DEFAULT; 2]);
+    duo.exchange(0, 8);
+    let wr = duo.request(0, 9, SendOp::Write);
+    duo.sides[0].context.post_send(second, wr).unwrap();
+    let got = duo.collect([1, 0]);
+    assert_eq!((got[0][0].wr_id, got[0][0].qpn.get()), (1009, infos[0].1.qpn));
+    duo.check(1, 9);
+    // Ended, it is gone, and the first one is not.
+    duo.sides[0].context.destroy_qp(second).unwrap();
+    assert!(duo.sides[0].context.state(second).is_err());
+    assert_eq!(duo.sides[0].context.post_send(second, wr), Err(PostError::Dropped));
+    duo.exchange(16, 8);
+}
+
+#[test]
+fn if_both_nics_die_requests_fail() {
+    let store = MemoryStore::default();
+    let mut duo = Duo::impatient(&[store.clone(), store]);
+    duo.arm();
     duo.links.iter().for_each(crate::fault_switch::FaultSwitch::drop_silently);
     duo.post_receives(0, 0..2);
     for number in 0..4 {

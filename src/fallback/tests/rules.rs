@@ -1,7 +1,8 @@
 //! Rules that no order of events shows, because they need time, keys, or requests that are refused.
 
 use super::world::{Limits, Op, Step, World};
-use crate::fallback::{FallbackConfig, FallbackError, Machine, Nic, SendState};
+use crate::endpoint::QpCap;
+use crate::fallback::{FallbackConfig, FallbackError, Machine, Nic, PairId, SendState};
 use crate::time::Time;
 use crate::verbs::PostError;
 use crate::wire::Qpn;
@@ -27,7 +28,8 @@ fn world(script: &'static [Op]) -> World {
 fn run(world: &mut World, now: u64) {
     (0..2).for_each(|at| world.tick(at, Time(now)));
     for _ in 0..1000 {
-        let changes = |step: &Step| matches!(step, Step::Down(_) | Step::Up(_) | Step::Tick(_));
+        let changes =
+            |step: &Step| matches!(step, Step::Down(_) | Step::Up(_) | Step::Remove(..) | Step::Tick(_));
         let step = world.steps().into_iter().find(|step| !changes(step));
         if let Some(step) = step {
             world.take(step);
@@ -78,6 +80,20 @@ fn a_nic_is_probed_after_the_hold_time_and_again_if_it_does_not_work() {
 }
 
 #[test]
+fn a_side_with_one_nic_left_makes_pairs_on_that_one() {
+    let mut world = World::new([&[], &[]], &config(), Limits { removals: 1, ..LIMITS });
+    run(&mut world, 10);
+    world.take(Step::Remove(0, Nic::Default));
+    run(&mut world, 20);
+    assert_eq!(states(&world), [SendState::Fallback; 2]);
+    // The pair in use fails by mistake. The next one is on the same NIC.
+    world.lose_first_of(1);
+    run(&mut world, 30);
+    assert_eq!(states(&world), [SendState::Fallback; 2]);
+    assert_eq!(world.sides[1].machine.pairs_in_use().0, PairId { nic: Nic::Backup, generation: 1 });
+}
+
+#[test]
 fn requests_wait_for_remote_keys() {
     let mut world = world(&[Op::Send, Op::Write, Op::Send]);
     world.sides[0].nics.keys_pending = true;
@@ -119,9 +135,8 @@ fn without_a_store_there_are_no_remote_keys() {
 fn what_the_queues_do_not_take_is_refused() {
     let mut world = world(&[]);
     let side = &mut world.sides[0];
-    let config =
-        FallbackConfig { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 2, max_recv_sge: 2, ..config() };
-    side.machine = Machine::new(config, Qpn::new(1));
+    let cap = QpCap { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 2, max_recv_sge: 2 };
+    side.machine = Machine::new(config(), cap, Qpn::new(1));
     let three = [Sge { addr: 0, len: 1, lkey: 0 }; 3];
     let wr = |local| GatherWr {
         wr_id: 7,

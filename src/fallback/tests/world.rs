@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::endpoint::QpCap;
 use crate::fallback::{
     Cause, EXTRA_RECEIVES, EXTRA_SENDS, FallbackConfig, FallbackError, Machine, Nic, PairId, RemoteKey,
     SendState, Verbs,
@@ -190,21 +191,21 @@ pub(super) struct Side {
 
 impl Side {
     fn new(script: &'static [Op], receives: usize, config: &FallbackConfig) -> Self {
-        let config = FallbackConfig {
+        let cap = QpCap {
             max_send_wr: script.len().max(1) as u32,
             max_recv_wr: receives.max(1) as u32,
-            ..config.clone()
+            ..QpCap::default()
         };
         let mut nics = Nics {
             ends: BTreeMap::new(),
             next: [1, 0],
-            max_send: (config.max_send_wr + EXTRA_SENDS) as usize,
-            max_recv: (config.max_recv_wr + EXTRA_RECEIVES) as usize,
+            max_send: (cap.max_send_wr + EXTRA_SENDS) as usize,
+            max_recv: (cap.max_recv_wr + EXTRA_RECEIVES) as usize,
             store_down: false,
             keys_pending: false,
         };
         nics.ends.insert(PairId::FIRST, End { connected: true, ..End::default() });
-        let mut machine = Machine::new(config, Qpn::new(1));
+        let mut machine = Machine::new(config.clone(), cap, Qpn::new(1));
         machine.connected(Qpn::new(2));
         for number in 0..receives as u64 {
             machine.post_recv(&mut nics, ScatterWr { wr_id: RECEIVE + number, local: &[] }).expect("room");
@@ -422,16 +423,21 @@ impl World {
                     steps.push(Step::Connect(at, id));
                 }
                 let newer = self.sides[1 - at].nics.next[id.nic as usize] > id.generation + 1;
-                if !there && newer && !end.error && self.sides[at].machine.is_unused(id) {
+                // The peer makes a newer pair also because it uses this one, and this side may not know that yet.
+                let gone = !there || !self.left.prompt;
+                if gone && newer && !end.error && self.sides[at].machine.is_unused(id) {
                     steps.push(Step::Stale(at, id));
                 }
             }
-            if let Some(nic) = side.machine.wants()
-                && self.generation(at, nic) < self.left.pairs
-                && !self.removed[at][nic as usize]
-                && !side.nics.ends.iter().any(|(id, end)| id.nic == nic && !end.connected && !end.error)
-            {
-                steps.push(Step::Create(at, nic));
+            for nic in Nic::ALL {
+                let making = |(id, end): (&PairId, &End)| id.nic == nic && !end.connected && !end.error;
+                if side.machine.wants(nic)
+                    && self.generation(at, nic) < self.left.pairs
+                    && !self.removed[at][nic as usize]
+                    && !side.nics.ends.iter().any(making)
+                {
+                    steps.push(Step::Create(at, nic));
+                }
             }
         }
         steps

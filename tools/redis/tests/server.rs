@@ -174,8 +174,8 @@ fn queue_pairs_are_armed_through_it() {
     a.connect(ours, &b.info(theirs).unwrap()).unwrap();
     let mut out = [Wc::default(); 4];
     let mut poll = |a: &mut Context, b: &mut Context| {
-        b.poll(&mut out).unwrap();
-        let count = a.poll(&mut out).unwrap();
+        b.poll(&mut out);
+        let count = a.poll(&mut out);
         (count == 1).then(|| out[0])
     };
     let armed = |context: &Context, qp| context.is_prepared(qp, Nic::Backup).unwrap();
