@@ -17,18 +17,20 @@ use std::process::ExitCode;
 use callgrind::Scenario;
 use common::{Frame, Pair};
 use spindrift::endpoint::Transmit;
+use spindrift::fallback::{self, FallbackConfig, MemoryStore, Nic, QpId};
 use spindrift::path::PlaneSet;
-use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
+use spindrift::pmd::{MacAddr, RxFrame, RxOrigin, loopback};
+use spindrift::verbs::{Access, Context, ContextConfig, Cq, Idle, LaneMode, Qp, QpConfig, nic};
 use spindrift::wire::{
     Bth, DataHead, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, stack,
 };
-use spindrift::work::{RecvWr, SendOp, SendWr, Sge};
+use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 const fn scenario(name: &'static str, collect: &'static [&'static str], what: &'static str) -> Scenario {
     Scenario { name, collect, what, amounts: [2_000, 6_000] }
 }
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 14] = [
     scenario("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
     scenario("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
     scenario("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
@@ -53,6 +55,12 @@ const SCENARIOS: [Scenario; 12] = [
     scenario("send8", WHOLE, "an 8-byte SEND, in the same way, with the receive work request"),
     scenario("read8", WHOLE, "an 8-byte READ, in the same way: two data packets"),
     scenario("atomic8", WHOLE, "a fetch-and-add, in the same way: two data packets"),
+    scenario(
+        "verbs",
+        &["over_verbs"],
+        "a write posted over the verbs API, and its completion polled, 16 at a time",
+    ),
+    scenario("fallback", &["over_fallback"], "the same over a context with fallback"),
 ];
 
 /// Every function that an 8-byte write passes through.
@@ -216,6 +224,101 @@ fn small(n: u64, op: SendOp) {
     }
 }
 
+/// The ports of a side: those of two NICs, and only the first is used without fallback.
+type Nics = [Vec<loopback::LoopbackPort>; 2];
+
+fn wired() -> [Nics; 2] {
+    let (a, b) = loopback::pair(1, loopback::LoopbackConfig::default());
+    let (c, d) = loopback::pair(1, loopback::LoopbackConfig::default());
+    [[a, c], [b, d]]
+}
+
+/// A context whose lane has a thread of its own, so that its work does not count.
+fn open(ports: Vec<loopback::LoopbackPort>) -> Context {
+    let ports = nic(ports);
+    let lane = LaneMode::Thread { core: None, idle: Idle::Yield };
+    let config = ContextConfig::new(&ports).lane(lane);
+    Context::open(ports, config).unwrap()
+}
+
+/// The lanes are done with what was posted.
+#[expect(clippy::disallowed_methods, reason = "lanes run in real time")]
+fn wait() {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+}
+
+fn write8(wr_id: u64, local: Sge, remote: RemoteAddr) -> SendWr {
+    SendWr { wr_id, op: SendOp::Write, local, remote, signaled: true, fence: false }
+}
+
+#[inline(never)]
+fn over_verbs(qp: &mut Qp, cq: &mut Cq, wr: Option<SendWr>, out: &mut [Wc]) -> usize {
+    match wr {
+        Some(wr) => qp.post_send(wr).map(|()| 1).unwrap(),
+        None => cq.poll(out).unwrap(),
+    }
+}
+
+#[inline(never)]
+fn over_fallback(context: &mut fallback::Context, qp: QpId, wr: Option<SendWr>, out: &mut [Wc]) -> usize {
+    match wr {
+        Some(wr) => context.post_send(qp, wr).map(|()| 1).unwrap(),
+        None => context.poll(out),
+    }
+}
+
+/// Posts and polls `n` writes, 16 at a time.
+fn rounds(n: u64, local: Sge, remote: RemoteAddr, mut act: impl FnMut(Option<SendWr>, &mut [Wc]) -> usize) {
+    let mut out = [Wc::default(); 16];
+    for _ in 0..n / 16 {
+        (0..16).for_each(|wr_id| assert_eq!(act(Some(write8(wr_id, local, remote)), &mut out), 1));
+        wait();
+        assert_eq!(act(None, &mut out), 16, "a lane is slower than this benchmark expects");
+    }
+}
+
+fn verbs(n: u64) {
+    let mut sides = wired().map(|[ports, _]| {
+        let context = open(ports);
+        let pd = context.create_pd().unwrap();
+        let cq = context.create_cq(64).unwrap();
+        let mr = pd.register(64, Access::REMOTE_WRITE).unwrap();
+        let qp = Qp::create(&pd, &cq, &cq, &QpConfig::default()).unwrap();
+        (cq, mr, qp)
+    });
+    let infos = [0, 1].map(|at: usize| sides[at].2.info().unwrap());
+    (0..2).for_each(|at| sides[at].2.connect(&infos[1 - at]).unwrap());
+    let [(cq, mr, qp), (_, target, _)] = &mut sides;
+    let (local, remote) = (mr.sge(0, 8).unwrap(), target.remote().at(0, 8).unwrap());
+    rounds(n, local, remote, |wr, out| over_verbs(qp, cq, wr, out));
+}
+
+fn fallback(n: u64) {
+    let store = MemoryStore::default();
+    let mut sides = wired().map(|ports| {
+        let [default, backup] = ports.map(open);
+        let store = Box::new(store.clone());
+        let mut context =
+            fallback::Context::open(&default, &backup, store, 64, FallbackConfig::default()).unwrap();
+        let mr = context.register(64, Access::REMOTE_WRITE).unwrap();
+        let qp = context.create_qp(&QpConfig::default()).unwrap();
+        (context, mr, qp)
+    });
+    let infos = [0, 1].map(|at: usize| sides[at].0.info(sides[at].2).unwrap());
+    for at in 0..2 {
+        let (context, _, qp) = &mut sides[at];
+        context.connect(*qp, &infos[1 - at]).unwrap();
+    }
+    while sides.iter().any(|(context, _, qp)| !context.is_prepared(*qp, Nic::Backup).unwrap()) {
+        for (context, ..) in &mut sides {
+            assert_eq!(context.poll(&mut [Wc::default()]), 0);
+        }
+    }
+    let [(context, mr, qp), (_, target, _)] = &mut sides;
+    let (local, remote) = (mr.sge(0, 8).unwrap(), target.remote().at(0, 8).unwrap());
+    rounds(n, local, remote, |wr, out| over_fallback(context, *qp, wr, out));
+}
+
 /// Runs a scenario; returns the number of units of work that were collected.
 fn run(scenario: &str, n: u64) -> u64 {
     match scenario {
@@ -227,10 +330,12 @@ fn run(scenario: &str, n: u64) -> u64 {
         "send8" => small(n, SendOp::Send),
         "read8" => small(n, SendOp::Read),
         "atomic8" => small(n, SendOp::FetchAdd(1)),
+        "verbs" => verbs(n / 4),
+        "fallback" => fallback(n / 4),
         "send-tx" | "send-rx" => _ = packets(n, SendOp::Send),
         _ => _ = packets(n, SendOp::Write),
     }
-    n
+    if matches!(scenario, "verbs" | "fallback") { n / 64 * 16 } else { n }
 }
 
 fn main() -> ExitCode {

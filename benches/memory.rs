@@ -17,6 +17,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Side;
+use spindrift::fallback::{self, FallbackConfig, MemoryStore, Nic};
+use spindrift::path::{PathConfig, PlaneSet};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::time::Time;
 use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp, QpConfig, RecvWr, Wc, nic};
@@ -48,7 +50,8 @@ const PAIRS: usize = 10_000;
 
 fn main() {
     endpoint();
-    verbs();
+    let idle = verbs();
+    armed(idle);
 }
 
 fn live() -> usize {
@@ -94,13 +97,13 @@ const SMALL_WRITES: u64 = 100;
 type Cost = [usize; 2];
 
 /// Bytes after connecting `pairs` queue pairs of each side, after a burst of small writes on each, and two seconds later.
-fn verbs_cost(pairs: usize) -> [Cost; 3] {
+fn verbs_cost(pairs: usize, config: &QpConfig) -> [Cost; 3] {
     let (left, right) = loopback::pair(4, LoopbackConfig::default());
     let (mut left, mut right) = (User::new(left), User::new(right));
     for _ in 0..pairs {
         for side in [&mut left, &mut right] {
             side.account(|side| {
-                side.qps.push(Qp::create(&side.pd, &side.cq, &side.cq, &QpConfig::default()).unwrap());
+                side.qps.push(Qp::create(&side.pd, &side.cq, &side.cq, config).unwrap());
             });
         }
         let infos = [&left, &right].map(|side| side.qps[side.qps.len() - 1].info().unwrap());
@@ -146,14 +149,64 @@ fn burst(left: &mut User, right: &mut User, at: usize) {
     }
 }
 
-fn verbs() {
-    let (once, twice) = (verbs_cost(VERBS_PAIRS), verbs_cost(2 * VERBS_PAIRS));
+/// Bytes of a connected, idle queue pair of the side that writes.
+fn verbs() -> usize {
+    let config = QpConfig::default();
+    let (once, twice) = (verbs_cost(VERBS_PAIRS, &config), verbs_cost(2 * VERBS_PAIRS, &config));
     println!("over the verbs API, the same, per queue pair of the side that writes and of the other:");
     let whens = [("connected and idle", 8192), ("after 100 small writes", 16_384), ("and 3 s later", 8192)];
     for (((when, goal), once), twice) in whens.iter().zip(once).zip(twice) {
         let [sender, receiver] = [0, 1].map(|side| (twice[side] - once[side]) / VERBS_PAIRS);
         println!("  {when:<23} {sender:>6} and {receiver:>6} bytes (goal: at most {goal})");
     }
+    (twice[0][0] - once[0][0]) / VERBS_PAIRS
+}
+
+/// Bytes of `pairs` queue pairs on each side of contexts with fallback, once all are armed, for both sides together.
+fn armed_cost(pairs: usize) -> usize {
+    let store = MemoryStore::default();
+    let nics = [0, 1].map(|_| loopback::pair(4, LoopbackConfig::default()));
+    let (here, there): (Vec<_>, Vec<_>) = nics.into_iter().unzip();
+    let mut sides = [here, there].map(|nics| {
+        let contexts: Vec<_> = nics
+            .into_iter()
+            .map(|ports| {
+                let ports = nic(ports);
+                let config = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports) };
+                Context::open(ports, config).unwrap()
+            })
+            .collect();
+        let store = Box::new(store.clone());
+        fallback::Context::open(&contexts[0], &contexts[1], store, 1024, FallbackConfig::default()).unwrap()
+    });
+    let before = live();
+    for _ in 0..pairs {
+        let qps = [0, 1].map(|at: usize| sides[at].create_qp(&QpConfig::default()).unwrap());
+        let infos = [0, 1].map(|at: usize| sides[at].info(qps[at]).unwrap());
+        (0..2).for_each(|at| sides[at].connect(qps[at], &infos[1 - at]).unwrap());
+        let armed = |side: &fallback::Context, qp| side.is_prepared(qp, Nic::Backup).unwrap();
+        while !sides.iter().zip(qps).all(|(side, qp)| armed(side, qp)) {
+            for side in &mut sides {
+                side.poll(&mut [Wc::default(); 4]);
+                while side.poll_event().is_some() {}
+            }
+        }
+    }
+    live() - before
+}
+
+/// What fallback adds to a queue pair that costs `idle` bytes without it.
+fn armed(idle: usize) {
+    let (once, twice) = (armed_cost(VERBS_PAIRS / 4), armed_cost(VERBS_PAIRS / 2));
+    let each = (twice - once) / (VERBS_PAIRS / 4) / 2;
+    let path = PathConfig { standby: PlaneSet(0b1100), ..PathConfig::new(4) };
+    let config = QpConfig { path, ..QpConfig::default() };
+    let (few, many) = (verbs_cost(VERBS_PAIRS, &config), verbs_cost(2 * VERBS_PAIRS, &config));
+    let seamless = (many[0][0] - few[0][0]) / VERBS_PAIRS;
+    println!("with planes of a second NIC that stand by:");
+    println!("  more than without       {:>6} bytes (goal: at most 16384)", seamless - idle);
+    println!("with fallback in shift mode, armed, the store's records included:");
+    println!("  more than without       {:>6} bytes (goal: at most 16384)", each - idle);
 }
 
 fn endpoint() {

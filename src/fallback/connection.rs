@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::verbs::negotiate::Refusal;
 use crate::verbs::{PostError, Qp, QpConfig, QpModify, VerbsError};
 use crate::wire::Qpn;
-use crate::work::{GatherWr, ScatterWr, Wc};
+use crate::work::{GatherWr, ScatterWr, SendWr, Wc};
 
 /// Looks of the store's interval between two checks whether the peer has ended a pair that is connected.
 const LOOKS_PER_CHECK: u64 = 10;
@@ -96,7 +96,13 @@ impl Verbs for Hands<'_> {
     }
 
     #[inline]
-    fn post_send(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError> {
+    fn post_send(&mut self, pair: PairId, wr: SendWr) -> Result<(), PostError> {
+        self.shared.wake(pair.nic);
+        self.pairs.get(pair).ok_or(PostError::Dropped)?.post_send(wr)
+    }
+
+    fn post_gather(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError> {
+        self.shared.wake(pair.nic);
         self.pairs.get(pair).ok_or(PostError::Dropped)?.post_gather(wr)
     }
 
@@ -115,7 +121,7 @@ impl Verbs for Hands<'_> {
     fn destroy(&mut self, pair: PairId) {
         if let Some(at) = self.pairs.all.iter().position(|(id, _)| *id == pair) {
             let (_, qp) = self.pairs.all.swap_remove(at);
-            self.shared.owners.remove(&(pair.nic, qp.qpn().get()));
+            self.shared.disown(qp.qpn(), pair.nic);
         }
     }
 
@@ -175,7 +181,7 @@ impl Connection {
             max_recv_sge: config.max_recv_sge,
         };
         let qp = create(&config, Nic::Default, shared)?;
-        shared.owners.insert((Nic::Default, qp.qpn().get()), (at, PairId::FIRST));
+        shared.own(qp.qpn(), at, PairId::FIRST);
         let newest = Some(PairId::FIRST.generation);
         Ok(Self {
             at,
@@ -230,14 +236,19 @@ impl Connection {
     }
 
     #[inline]
-    pub(super) fn post_send(
+    pub(super) fn post_send(&mut self, shared: &mut Shared, wr: SendWr) -> Result<(), PostError> {
+        let wr = SendWr { signaled: wr.signaled || self.config.sig_all, ..wr };
+        self.with(shared, |machine, hands| machine.post_send(hands, wr, false))
+    }
+
+    pub(super) fn post_gather(
         &mut self,
         shared: &mut Shared,
         wr: GatherWr<'_>,
         once: bool,
     ) -> Result<(), PostError> {
         let wr = GatherWr { signaled: wr.signaled || self.config.sig_all, ..wr };
-        self.with(shared, |machine, hands| machine.post_send(hands, wr, once))
+        self.with(shared, |machine, hands| machine.post_gather(hands, wr, once))
     }
 
     pub(super) fn post_recv(&mut self, shared: &mut Shared, wr: ScatterWr<'_>) -> Result<(), PostError> {
@@ -317,7 +328,7 @@ impl Connection {
         preparation.pair = Some((id, false));
         preparation.info = Some(info);
         preparation.due = Time::ZERO;
-        shared.owners.insert((nic, qp.qpn().get()), (self.at, id));
+        shared.own(qp.qpn(), self.at, id);
         self.pairs.all.push((id, qp));
         self.with(shared, |machine, hands| machine.created(hands, id));
     }

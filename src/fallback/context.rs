@@ -18,6 +18,7 @@ use crate::verbs::negotiate::RemoteMr;
 use crate::verbs::{
     BadWr, Context as NicContext, Cq, CqError, MAX_CQ_DEPTH, Mr as NicMr, Pd, PostError, QpConfig, VerbsError,
 };
+use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr, Sge, Wc};
 
 /// A queue pair of a [`Context`]: its place there.
@@ -83,6 +84,9 @@ const POLLS_PER_LOOK: u32 = 64;
 /// Time between two rounds of work in the background, ns.
 const ROUND_NS: u64 = 1_000_000;
 
+/// Polls between two polls of a NIC that no queue pair uses.
+const POLLS_PER_QUIET: u32 = 16;
+
 /// Completions that one poll of a queue takes.
 const BATCH: usize = 16;
 
@@ -92,8 +96,15 @@ pub(super) struct NicSide {
     context: NicContext,
     pub(super) pd: Pd,
     pub(super) cq: Cq,
+    /// Lanes run inside the caller's thread.
+    inline: bool,
+    /// No queue pair uses this NIC. It is polled now and then, for what the peers may send.
+    pub(super) quiet: bool,
     lost: bool,
 }
+
+/// The connection and the pair that a queue pair of a NIC belongs to.
+type Owner = (usize, PairId);
 
 /// What the connections of a context share.
 pub(super) struct Shared {
@@ -101,8 +112,10 @@ pub(super) struct Shared {
     pub(super) store: Box<dyn Store>,
     /// Local keys on the backup NIC, by those of the default NIC.
     pub(super) local_keys: BTreeMap<u32, u32>,
-    /// The connection and the pair that a queue pair of a NIC belongs to.
-    pub(super) owners: BTreeMap<(Nic, u32), (usize, PairId)>,
+    /// Owners of queue pairs.
+    owners: BTreeMap<(Nic, u32), Owner>,
+    /// The owner that was looked up last. Completions come in runs.
+    last_owner: Option<((Nic, u32), Owner)>,
     /// The name of this context in the store.
     pub(super) home: String,
     events: VecDeque<Event>,
@@ -110,6 +123,36 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The owner of a queue pair with this number.
+    #[inline]
+    fn owner(&mut self, nic: Nic, qpn: u32) -> Option<Owner> {
+        match self.last_owner {
+            Some((last, owner)) if last == (nic, qpn) => Some(owner),
+            _ => {
+                let owner = *self.owners.get(&(nic, qpn))?;
+                self.last_owner = Some(((nic, qpn), owner));
+                Some(owner)
+            }
+        }
+    }
+
+    pub(super) fn own(&mut self, qpn: Qpn, at: usize, pair: PairId) {
+        self.owners.insert((pair.nic, qpn.get()), (at, pair));
+    }
+
+    pub(super) fn disown(&mut self, qpn: Qpn, nic: Nic) {
+        self.owners.remove(&(nic, qpn.get()));
+        self.last_owner = None;
+    }
+
+    /// Something is sent over this NIC.
+    #[inline]
+    pub(super) fn wake(&mut self, nic: Nic) {
+        let [default, backup] = &mut self.nics;
+        let side = if nic == Nic::Default { default } else { backup };
+        side.quiet = false;
+    }
+
     pub(super) fn report(&mut self, event: Event) {
         if self.events.len() < MAX_EVENTS {
             self.events.push_back(event);
@@ -205,7 +248,14 @@ impl Context {
         let depth = depth.saturating_mul(4).saturating_add(64).min(MAX_CQ_DEPTH);
         let side = |context: &NicContext| {
             let (pd, cq) = (context.create_pd()?, context.create_cq(depth)?);
-            Ok::<_, VerbsError>(NicSide { context: context.clone(), pd, cq, lost: false })
+            Ok::<_, VerbsError>(NicSide {
+                context: context.clone(),
+                pd,
+                cq,
+                inline: context.any_inline(),
+                quiet: false,
+                lost: false,
+            })
         };
         let token = default.config().seed.generator(Purpose::Names).next_u64();
         let address = default.config().ports.first().map(|port| port.ip);
@@ -215,6 +265,7 @@ impl Context {
             store,
             local_keys: BTreeMap::new(),
             owners: BTreeMap::new(),
+            last_owner: None,
             home,
             events: VecDeque::new(),
             store_failed: false,
@@ -315,6 +366,7 @@ impl Context {
             *slot = None;
         }
         self.shared.owners.retain(|_, owner| owner.0 != qp.0);
+        self.shared.last_owner = None;
         Ok(())
     }
 
@@ -324,8 +376,10 @@ impl Context {
     /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
-        let SendWr { wr_id, op, local, remote, signaled, fence } = wr;
-        self.post_gather(qp, GatherWr { wr_id, op, local: &[local], remote, signaled, fence })
+        let connection = self.connections.get_mut(qp.0).and_then(Option::as_mut).ok_or(PostError::Dropped)?;
+        let posted = connection.post_send(&mut self.shared, wr);
+        self.any_ready |= connection.machine.has_wc();
+        posted
     }
 
     /// Posts a list of send work requests.
@@ -343,7 +397,6 @@ impl Context {
     ///
     /// # Errors
     /// [`PostError`]; then nothing has been posted.
-    #[inline]
     pub fn post_gather(&mut self, qp: QpId, wr: GatherWr<'_>) -> Result<(), PostError> {
         self.post(qp, wr, false)
     }
@@ -357,10 +410,9 @@ impl Context {
         self.post(qp, wr, true)
     }
 
-    #[inline]
     fn post(&mut self, qp: QpId, wr: GatherWr<'_>, once: bool) -> Result<(), PostError> {
         let connection = self.connections.get_mut(qp.0).and_then(Option::as_mut).ok_or(PostError::Dropped)?;
-        let posted = connection.post_send(&mut self.shared, wr, once);
+        let posted = connection.post_gather(&mut self.shared, wr, once);
         self.any_ready |= connection.machine.has_wc();
         posted
     }
@@ -403,7 +455,12 @@ impl Context {
 
     fn poll_nic(&mut self, nic: Nic, out: &mut [Wc]) -> usize {
         let Some(side) = self.shared.nics.get_mut(nic as usize).filter(|side| !side.lost) else { return 0 };
-        side.context.poll();
+        if side.quiet && !(self.polls / 2).is_multiple_of(POLLS_PER_QUIET) {
+            return 0;
+        }
+        if side.inline {
+            side.context.poll();
+        }
         let mut count = 0;
         let mut batch = [Wc::default(); BATCH];
         while count < out.len() {
@@ -434,7 +491,7 @@ impl Context {
     /// Passes a completion of a NIC to the queue pair that it belongs to.
     #[inline]
     fn dispatch(&mut self, nic: Nic, wc: Wc) -> Option<Wc> {
-        let &(at, pair) = self.shared.owners.get(&(nic, wc.qpn.get()))?;
+        let (at, pair) = self.shared.owner(nic, wc.qpn.get())?;
         let connection = self.connections.get_mut(at)?.as_mut()?;
         let done = connection.on_wc(&mut self.shared, pair, wc);
         self.any_ready |= connection.machine.has_wc();
@@ -481,6 +538,9 @@ impl Context {
             connection.prepare(&mut self.shared, now);
             connection.on_time(&mut self.shared, now);
             self.any_ready |= connection.machine.has_wc();
+        }
+        for (side, nic) in self.shared.nics.iter_mut().zip(Nic::ALL) {
+            side.quiet = !self.connections.iter().flatten().any(|connection| connection.machine.uses(nic));
         }
     }
 

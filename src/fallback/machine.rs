@@ -7,7 +7,7 @@ use crate::path::HoldTime;
 use crate::time::Time;
 use crate::verbs::PostError;
 use crate::wire::Qpn;
-use crate::work::{GatherWr, MAX_SGE, RemoteAddr, ScatterWr, SendOp, Sge, Wc, WcStatus};
+use crate::work::{GatherWr, MAX_SGE, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, Wc, WcStatus};
 
 use super::config::{Counters, FallbackConfig, FallbackError, ReceiveState, SendState};
 use super::message::{Count, Round};
@@ -194,26 +194,33 @@ impl Machine {
     /// # Errors
     /// [`PostError`]; then nothing has been posted.
     #[inline]
-    pub fn post_send(
+    pub fn post_send(&mut self, verbs: &mut impl Verbs, wr: SendWr, once: bool) -> Result<(), PostError> {
+        if self.posts_at_once() {
+            // The usual case: the same request goes to the NIC at once, with the application's keys.
+            let posted = verbs.post_send(self.tx, SendWr { wr_id: self.sends.end(), ..wr });
+            if !matches!(posted, Err(PostError::LaneFailed)) {
+                posted?;
+                self.sends.push_one(&wr, once);
+                self.sends.advance();
+                return Ok(());
+            }
+        }
+        let SendWr { wr_id, op, local, remote, signaled, fence } = wr;
+        self.post_later(verbs, &GatherWr { wr_id, op, local: &[local], remote, signaled, fence }, once)
+    }
+
+    /// Posts a send work request with several elements.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_gather(
         &mut self,
         verbs: &mut impl Verbs,
         wr: GatherWr<'_>,
         once: bool,
     ) -> Result<(), PostError> {
-        let (count, max) = (wr.local.len(), self.cap.max_send_sge);
-        if count > max as usize {
-            return Err(PostError::TooManySges { count, max });
-        }
-        if self.phase == Phase::Failed {
-            self.ready.push_back(self.own_numbers(Sends::flushed(&wr)));
-            return Ok(());
-        }
-        if self.sends.is_full() {
-            return Err(PostError::QueueFull { max: self.sends.capacity() });
-        }
-        if self.phase == Phase::Steady && self.tx.nic == Nic::Default && self.sends.all_posted() {
-            // The usual case: the same request goes to the NIC at once, with the application's keys.
-            let posted = verbs.post_send(self.tx, GatherWr { wr_id: self.sends.end(), ..wr });
+        if self.posts_at_once() && wr.local.len() <= self.cap.max_send_sge as usize {
+            let posted = verbs.post_gather(self.tx, GatherWr { wr_id: self.sends.end(), ..wr });
             if !matches!(posted, Err(PostError::LaneFailed)) {
                 posted?;
                 self.sends.push(&wr, once);
@@ -224,8 +231,26 @@ impl Machine {
         self.post_later(verbs, &wr, once)
     }
 
+    /// Whether a request goes to the default NIC as it is.
+    #[inline]
+    fn posts_at_once(&self) -> bool {
+        let usual = self.phase == Phase::Steady && self.tx.nic == Nic::Default;
+        usual && self.sends.all_posted() && !self.sends.is_full()
+    }
+
     #[cold]
     fn post_later(&mut self, verbs: &mut impl Verbs, wr: &GatherWr<'_>, once: bool) -> Result<(), PostError> {
+        let (count, max) = (wr.local.len(), self.cap.max_send_sge);
+        if count > max as usize {
+            return Err(PostError::TooManySges { count, max });
+        }
+        if self.phase == Phase::Failed {
+            self.ready.push_back(Sends::flushed(wr));
+            return Ok(());
+        }
+        if self.sends.is_full() {
+            return Err(PostError::QueueFull { max: self.sends.capacity() });
+        }
         verbs.check(wr)?;
         self.sends.push(wr, once);
         self.pump(verbs);
@@ -242,7 +267,7 @@ impl Machine {
             return Err(PostError::TooManySges { count, max });
         }
         if self.phase == Phase::Failed {
-            self.ready.push_back(self.own_numbers(Receives::flushed(wr.wr_id)));
+            self.ready.push_back(Receives::flushed(wr.wr_id));
             return Ok(());
         }
         if self.receives.is_full() {
@@ -278,7 +303,7 @@ impl Machine {
                 Err(lkey) => return self.give_up(verbs, FallbackError::UnknownLocalKey { lkey }),
             };
             let remote = RemoteAddr { rkey, ..send.remote };
-            if verbs.post_send(self.tx, send.request(seq, local, remote)).is_err() {
+            if verbs.post_gather(self.tx, send.request(seq, local, remote)).is_err() {
                 return self.pair_failed(verbs, self.tx, Cause::Network);
             }
             self.sends.advance();
@@ -437,6 +462,11 @@ impl Machine {
         if verbs.post_recv(id, hello).is_err() {
             self.end_pair(verbs, id);
         }
+    }
+
+    /// Whether requests or receives are on this NIC, or may be soon.
+    pub fn uses(&self, nic: Nic) -> bool {
+        self.phase != Phase::Steady || self.tx.nic == nic || self.rx.nic == nic
     }
 
     /// Whether a pair should be made on this NIC.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::work::{GatherWr, RemoteAddr, ScatterWr, SendOp, Sge, Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 use super::message::Count;
 
@@ -132,6 +132,13 @@ impl Sends {
 
     pub(super) fn all_posted(&self) -> bool {
         self.posted == self.entries.len()
+    }
+
+    /// A request with one element.
+    #[inline]
+    pub(super) fn push_one(&mut self, wr: &SendWr, once: bool) {
+        let SendWr { wr_id, op, local, remote, signaled, fence } = *wr;
+        self.entries.push_back(Send { wr_id, op, local, remote, signaled, fence, once, elements: 0 });
     }
 
     pub(super) fn push(&mut self, wr: &GatherWr<'_>, once: bool) {
@@ -377,7 +384,7 @@ impl Receives {
 }
 
 /// A write without bytes: what the machine itself sends.
-pub(super) const fn control(wr_id: u64, op: SendOp) -> GatherWr<'static> {
+pub(super) const fn control(wr_id: u64, op: SendOp) -> SendWr {
     let remote = RemoteAddr { addr: 0, rkey: 0 };
-    GatherWr { wr_id, op, local: &[], remote, signaled: true, fence: false }
+    SendWr { wr_id, op, local: Sge::EMPTY, remote, signaled: true, fence: false }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::verbs::PostError;
-use crate::work::{GatherWr, ScatterWr};
+use crate::work::{GatherWr, ScatterWr, SendWr};
 
 /// One of the two NICs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +96,13 @@ pub trait Verbs {
     ///
     /// # Errors
     /// [`PostError`]; then nothing has been posted.
-    fn post_send(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError>;
+    fn post_send(&mut self, pair: PairId, wr: SendWr) -> Result<(), PostError>;
+
+    /// The same with several elements.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    fn post_gather(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError>;
 
     /// Posts a receive work request to a pair.
     ///

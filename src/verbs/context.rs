@@ -484,7 +484,7 @@ impl Context {
         Ok(self.shared.lanes.check_not_nested()?)
     }
 
-    pub(super) fn any_inline(&self) -> bool {
+    pub(crate) fn any_inline(&self) -> bool {
         self.shared.lanes.any_inline()
     }
 

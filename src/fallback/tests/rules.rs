@@ -146,15 +146,15 @@ fn what_the_queues_do_not_take_is_refused() {
         signaled: true,
         fence: false,
     };
-    let refused = side.machine.post_send(&mut side.nics, wr(&three), false);
+    let refused = side.machine.post_gather(&mut side.nics, wr(&three), false);
     assert_eq!(refused, Err(PostError::TooManySges { count: 3, max: 2 }));
     let refused = side.machine.post_recv(&mut side.nics, ScatterWr { wr_id: 7, local: &three });
     assert_eq!(refused, Err(PostError::TooManySges { count: 3, max: 2 }));
     for _ in 0..2 {
-        side.machine.post_send(&mut side.nics, wr(&three[..2]), false).expect("room");
+        side.machine.post_gather(&mut side.nics, wr(&three[..2]), false).expect("room");
         side.machine.post_recv(&mut side.nics, ScatterWr { wr_id: 7, local: &three[..2] }).expect("room");
     }
-    let refused = side.machine.post_send(&mut side.nics, wr(&[]), false);
+    let refused = side.machine.post_gather(&mut side.nics, wr(&[]), false);
     assert_eq!(refused, Err(PostError::QueueFull { max: 2 }));
     let refused = side.machine.post_recv(&mut side.nics, ScatterWr { wr_id: 7, local: &[] });
     assert_eq!(refused, Err(PostError::QueueFull { max: 2 }));

@@ -11,7 +11,7 @@ use crate::fallback::{
 use crate::time::Time;
 use crate::verbs::PostError;
 use crate::wire::Qpn;
-use crate::work::{GatherWr, RemoteAddr, ScatterWr, SendOp, Sge, Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 /// The application's `wr_id` of its first send and receive.
 const SEND: u64 = 1000;
@@ -98,7 +98,12 @@ impl Verbs for Nics {
         Ok(())
     }
 
-    fn post_send(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError> {
+    fn post_send(&mut self, pair: PairId, wr: SendWr) -> Result<(), PostError> {
+        let SendWr { wr_id, op, local, remote, signaled, fence } = wr;
+        self.post_gather(pair, GatherWr { wr_id, op, local: &[local], remote, signaled, fence })
+    }
+
+    fn post_gather(&mut self, pair: PairId, wr: GatherWr<'_>) -> Result<(), PostError> {
         let (nic, own) = (pair.nic, wr.wr_id >> 63 != 0);
         let end = self.ends.get_mut(&pair).expect("a pair that exists");
         if end.gone {
@@ -244,7 +249,7 @@ impl Side {
             fence: false,
         };
         self.posted += 1;
-        self.machine.post_send(&mut self.nics, wr, false).expect("room");
+        self.machine.post_gather(&mut self.nics, wr, false).expect("room");
         self.collect(None);
     }
 
