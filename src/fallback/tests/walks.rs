@@ -96,5 +96,5 @@ fn walks_end_well() {
 #[test]
 #[ignore = "slow: tools/check-all.sh"]
 fn many_walks_end_well() {
-    walks(400_000);
+    walks(100_000);
 }
