@@ -19,6 +19,9 @@ pub struct FallbackConfig {
     pub hold_ns: u64,
     /// Maximum of that time, ns. It loses one doubling for each such maximum that passes without a failure. Default 60 s.
     pub hold_max_ns: u64,
+    /// A NIC whose links are all down is left at once, and not when retransmissions are exhausted. Default on. A peer with
+    /// a request in flight that may not be sent again then fails, although the links may come back in time.
+    pub leave_on_link_down: bool,
     /// Time between two probes, ns: of a NIC that does not work, and of a new pair on which the peer has not reported yet.
     /// Default 1 s.
     pub probe_ns: u64,
@@ -31,6 +34,7 @@ impl Default for FallbackConfig {
             prepare_timeout_ns: 30_000_000_000,
             hold_ns: 1_000_000_000,
             hold_max_ns: 60_000_000_000,
+            leave_on_link_down: true,
             probe_ns: 1_000_000_000,
         }
     }

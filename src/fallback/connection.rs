@@ -267,6 +267,12 @@ impl Connection {
         self.tell(shared);
     }
 
+    /// All links of a NIC of this side are down.
+    pub(super) fn on_link_down(&mut self, shared: &mut Shared, nic: Nic) {
+        self.with(shared, |machine, hands| machine.on_link_down(hands, nic));
+        self.tell(shared);
+    }
+
     /// A NIC of this side is gone.
     pub(super) fn lose(&mut self, shared: &mut Shared, nic: Nic) {
         while let Some(id) = self.pairs.all.iter().map(|(id, _)| *id).find(|id| id.nic == nic) {

@@ -1,6 +1,6 @@
 //! Two NICs used as one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rand::Rng;
@@ -16,7 +16,8 @@ use crate::seed::Purpose;
 use crate::time::Time;
 use crate::verbs::negotiate::RemoteMr;
 use crate::verbs::{
-    BadWr, Context as NicContext, Cq, CqError, MAX_CQ_DEPTH, Mr as NicMr, Pd, PostError, QpConfig, VerbsError,
+    AsyncEvent, BadWr, Context as NicContext, Cq, CqError, MAX_CQ_DEPTH, Mr as NicMr, Pd, PostError,
+    QpConfig, VerbsError,
 };
 use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr, Sge, Wc};
@@ -48,6 +49,17 @@ pub enum Event {
         qp: QpId,
         /// The pair.
         pair: PairId,
+    },
+    /// A port of a NIC of this side has lost its link, or has it back.
+    Link {
+        /// The NIC.
+        nic: Nic,
+        /// The lane of the port.
+        lane: u32,
+        /// The port's plane.
+        plane: u8,
+        /// The link is up.
+        up: bool,
     },
     /// A queue pair has failed for good.
     Failed {
@@ -101,6 +113,15 @@ pub(super) struct NicSide {
     /// No queue pair uses this NIC. It is polled now and then, for what the peers may send.
     pub(super) quiet: bool,
     lost: bool,
+    /// Ports, by lane and plane, whose links are down.
+    down: BTreeSet<(u32, u8)>,
+}
+
+impl NicSide {
+    /// Whether no port has a link.
+    fn is_down(&self) -> bool {
+        self.down.len() >= self.context.lanes() * self.context.config().ports.len()
+    }
 }
 
 /// The connection and the pair that a queue pair of a NIC belongs to.
@@ -184,6 +205,8 @@ impl Shared {
 
 /// Two NICs used as one: queue pairs that survive the death of either NIC, by sending whole requests again.
 ///
+/// It takes the asynchronous events of both NICs; those of links are among its own ([`Event::Link`]).
+///
 /// One thread owns it. It polls completions, which also drives the handshakes and, if they run inside the caller's thread,
 /// the lanes of both NICs.
 pub struct Context {
@@ -255,6 +278,7 @@ impl Context {
                 inline: context.any_inline(),
                 quiet: false,
                 lost: false,
+                down: BTreeSet::new(),
             })
         };
         let token = default.config().seed.generator(Purpose::Names).next_u64();
@@ -534,6 +558,9 @@ impl Context {
         }
         self.due = now.after(ROUND_NS);
         self.publish();
+        for nic in Nic::ALL {
+            self.watch_links(nic);
+        }
         for connection in self.connections.iter_mut().flatten() {
             connection.prepare(&mut self.shared, now);
             connection.on_time(&mut self.shared, now);
@@ -541,6 +568,32 @@ impl Context {
         }
         for (side, nic) in self.shared.nics.iter_mut().zip(Nic::ALL) {
             side.quiet = !self.connections.iter().flatten().any(|connection| connection.machine.uses(nic));
+        }
+    }
+
+    /// Takes the events of a NIC. Queue pairs leave it while it has no links, and the other one has.
+    fn watch_links(&mut self, nic: Nic) {
+        while let Some(side) = self.shared.nics.get_mut(nic as usize)
+            && let Some(event) = side.context.poll_async_event()
+        {
+            let (lane, plane, up) = match event {
+                AsyncEvent::PortDown { lane, plane } => (lane, plane, false),
+                AsyncEvent::PortUp { lane, plane } => (lane, plane, true),
+                _ => continue,
+            };
+            if up {
+                side.down.remove(&(lane, plane));
+            } else {
+                side.down.insert((lane, plane));
+            }
+            self.shared.report(Event::Link { nic, lane, plane, up });
+        }
+        let is_down = |nic: Nic| self.shared.nics.get(nic as usize).is_some_and(NicSide::is_down);
+        if self.config.leave_on_link_down && is_down(nic) && !is_down(nic.other()) {
+            for connection in self.connections.iter_mut().flatten() {
+                connection.on_link_down(&mut self.shared, nic);
+                self.any_ready |= connection.machine.has_wc();
+            }
         }
     }
 

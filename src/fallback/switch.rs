@@ -43,6 +43,18 @@ impl Machine {
         }
     }
 
+    /// All links of a NIC of this side are down. If a pair is prepared on the other NIC, it takes over now, and not when
+    /// retransmissions are exhausted; unless a request in flight may not be sent again, and the link may be back in time.
+    pub fn on_link_down(&mut self, verbs: &mut impl Verbs, nic: Nic) {
+        if !self.has_spare(nic.other()) || self.sends.not_repeatable(self.sends.posted_end()).is_some() {
+            return;
+        }
+        let in_use = self.pairs.iter().find(|pair| pair.used == Use::Used && pair.id.nic == nic);
+        if let Some(id) = in_use.map(|pair| pair.id) {
+            self.pair_failed(verbs, id, Cause::Network);
+        }
+    }
+
     /// The peer has given up its side of a prepared pair.
     pub fn on_stale(&mut self, verbs: &mut impl Verbs, id: PairId) {
         if self.is_unused(id) {

@@ -203,7 +203,7 @@ impl Duo {
         got
     }
 
-    fn failures(&self) -> [Option<FallbackError>; 2] {
+    pub(crate) fn failures(&self) -> [Option<FallbackError>; 2] {
         [0, 1].map(|at: usize| self.sides[at].context.failure(self.sides[at].qp).unwrap())
     }
 

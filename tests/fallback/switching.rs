@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic, PairId, ReceiveState, SendState};
-use spindrift::verbs::{CqError, PostError, SendOp, WcStatus};
+use spindrift::verbs::{CqError, PostError, QpConfig, RtsAttr, SendOp, WcStatus};
 
-use crate::duo::{Duo, qp_config};
+use crate::duo::{Duo, Side, qp_config};
+use crate::fault_switch::FaultSwitch;
 
 const ON_DEFAULT: (SendState, ReceiveState) = (SendState::Default, ReceiveState::Default);
 const ON_BACKUP: (SendState, ReceiveState) = (SendState::Fallback, ReceiveState::Fallback);
@@ -64,7 +65,7 @@ fn traffic_returns_to_the_default_nic() {
         assert_eq!(duo.states(), [ON_DEFAULT; 2], "turn {turn}");
         duo.arm();
     }
-    let moves = |side: &crate::duo::Side| side.context.counters(side.qp).unwrap().moves;
+    let moves = |side: &Side| side.context.counters(side.qp).unwrap().moves;
     assert!(duo.sides.iter().all(|side| moves(side) == 4));
 }
 
@@ -128,6 +129,40 @@ fn a_nic_whose_lane_fails_is_a_nic_that_dies() {
 }
 
 #[test]
+fn a_nic_that_loses_its_links_is_left_at_once() {
+    // Retransmissions have no limit, so that only the link event can lead to the other NIC.
+    let retry = RtsAttr { exponential_retries: RtsAttr::MAX_EXPONENTIAL, ..qp_config().retry };
+    let mut duo = Duo::configured(&QpConfig { retry, ..qp_config() });
+    duo.arm();
+    duo.links[0].down();
+    duo.exchange(0, 8);
+    assert_eq!(duo.states(), [ON_BACKUP; 2]);
+    let down = Event::Link { nic: Nic::Default, lane: 0, plane: 0, up: false };
+    assert!(duo.sides[0].events.contains(&down), "{:?}", duo.sides[0].events);
+    duo.links[0].open();
+    duo.until("returned", |duo| duo.states() == [ON_DEFAULT; 2]);
+    let up = Event::Link { nic: Nic::Default, lane: 0, plane: 0, up: true };
+    assert!(duo.sides[0].events.contains(&up), "{:?}", duo.sides[0].events);
+}
+
+#[test]
+fn links_that_are_all_down_lead_nowhere() {
+    // Retransmissions have no limit: everything waits for a link.
+    let retry = RtsAttr { exponential_retries: RtsAttr::MAX_EXPONENTIAL, ..qp_config().retry };
+    let mut duo = Duo::configured(&QpConfig { retry, ..qp_config() });
+    duo.arm();
+    duo.links.iter().for_each(FaultSwitch::down);
+    let down = |nic| Event::Link { nic, lane: 0, plane: 0, up: false };
+    duo.until("down", |duo| Nic::ALL.iter().all(|nic| duo.sides[0].events.contains(&down(*nic))));
+    (0..1000).for_each(|_| assert!(duo.poll().iter().all(Vec::is_empty)));
+    let switched = |side: &Side| side.context.counters(side.qp).unwrap().switches;
+    assert!(switched(&duo.sides[0]) <= 1, "one link may have gone down a moment before the other");
+    assert!(duo.failures().iter().all(Option::is_none));
+    duo.links.iter().for_each(FaultSwitch::open);
+    duo.exchange(0, 8);
+}
+
+#[test]
 fn a_context_may_move_to_another_thread() {
     fn is_send<T: Send>(_: &T) {}
     is_send(&Duo::new().sides[0].context);
@@ -167,7 +202,7 @@ fn if_both_nics_die_requests_fail() {
     let store = MemoryStore::default();
     let mut duo = Duo::impatient(&[store.clone(), store]);
     duo.arm();
-    duo.links.iter().for_each(crate::fault_switch::FaultSwitch::drop_silently);
+    duo.links.iter().for_each(FaultSwitch::drop_silently);
     duo.post_receives(0, 0..2);
     for number in 0..4 {
         let wr = duo.request(0, number, SendOp::Send);

@@ -94,6 +94,37 @@ fn a_side_with_one_nic_left_makes_pairs_on_that_one() {
 }
 
 #[test]
+fn a_nic_without_links_is_left_at_once() {
+    let mut world = world(&[Op::Send, Op::Write]);
+    run(&mut world, 10);
+    world.lose_links(0, Nic::Backup);
+    assert_eq!(states(&world)[0], SendState::Default, "it is not the one in use");
+    world.lose_links(0, Nic::Default);
+    assert_eq!(states(&world)[0], SendState::Switching);
+    run(&mut world, 20);
+    assert_eq!(states(&world), [SendState::Fallback; 2]);
+    assert_eq!(world.sides[0].done, [(0, true), (1, true)]);
+}
+
+#[test]
+fn a_nic_without_links_is_kept_if_nothing_can_take_over() {
+    // No pair is prepared on the other one.
+    let mut world = World::new([&[Op::Send], &[]], &config(), Limits { pairs: 0, ..LIMITS });
+    run(&mut world, 10);
+    world.lose_links(0, Nic::Default);
+    assert_eq!(states(&world)[0], SendState::Default);
+    // Or what is in flight may not be sent again.
+    let mut world = World::new([&[Op::Atomic], &[]], &config(), LIMITS);
+    world.take(Step::Post(0));
+    world.lose_links(0, Nic::Default);
+    assert_eq!(states(&world)[0], SendState::Default);
+    run(&mut world, 10);
+    assert_eq!(world.sides[0].done, [(0, true)]);
+    world.lose_links(0, Nic::Default);
+    assert_eq!(states(&world)[0], SendState::Switching);
+}
+
+#[test]
 fn requests_wait_for_remote_keys() {
     let mut world = world(&[Op::Send, Op::Write, Op::Send]);
     world.sides[0].nics.keys_pending = true;

@@ -28,8 +28,14 @@ pub(super) struct Found {
 
 /// Visits all states, depth first, and checks each end. In a panic, the steps that lead there are printed.
 pub(super) fn search(scripts: [&'static [Op]; 2], limits: Limits) -> Found {
-    let config =
-        FallbackConfig { max_attempts: 3, prepare_timeout_ns: 1, hold_ns: 0, hold_max_ns: 0, probe_ns: 0 };
+    let config = FallbackConfig {
+        max_attempts: 3,
+        prepare_timeout_ns: 1,
+        hold_ns: 0,
+        hold_max_ns: 0,
+        probe_ns: 0,
+        ..FallbackConfig::default()
+    };
     let start = World::new(scripts, &config, limits);
     let mut seen: BTreeMap<u128, usize> = BTreeMap::new();
     let mut edges: Vec<Vec<usize>> = vec![Vec::new()];

@@ -42,8 +42,14 @@ fn walk(seed: u64) -> bool {
         pairs: rng.random_range(1..8),
         prompt: rng.random(),
     };
-    let config =
-        FallbackConfig { max_attempts: 4, prepare_timeout_ns: 1, hold_ns: 0, hold_max_ns: 0, probe_ns: 0 };
+    let config = FallbackConfig {
+        max_attempts: 4,
+        prepare_timeout_ns: 1,
+        hold_ns: 0,
+        hold_max_ns: 0,
+        probe_ns: 0,
+        ..FallbackConfig::default()
+    };
     let mut world = World::new(scripts, &config, limits);
     // Links seldom change, so that something happens between two changes.
     let rare = |step: &Step| matches!(step, Step::Down(_) | Step::Up(_) | Step::Remove(..));

@@ -574,6 +574,14 @@ impl World {
         end.flush();
     }
 
+    /// Side `at` learns that the links of a NIC are down.
+    pub(super) fn lose_links(&mut self, at: usize, nic: Nic) {
+        self.drive(at, |machine, nics| {
+            machine.on_link_down(nics, nic);
+            None
+        });
+    }
+
     /// The applications poll everything.
     pub(super) fn collect(&mut self) {
         self.patient = false;
