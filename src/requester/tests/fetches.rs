@@ -190,3 +190,23 @@ fn a_message_that_has_begun_and_waits_holds_responses_back() {
     bench.time_passes();
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
 }
+
+/// A peer that has all packets, and has not responded to one of them, repeats its acknowledgement to show that it works. Without such a
+/// request, it has a message to complete, and an old acknowledgement says nothing.
+#[test]
+fn a_repeated_acknowledgement_counts_only_while_a_response_is_missing() {
+    for (op, counts) in [(SendOp::Write, false), (SendOp::Read, true)] {
+        let mut bench = bench(1);
+        bench.post(1, op);
+        bench.send_all();
+        bench.acknowledge(1, op == SendOp::Read);
+        assert!(bench.r.all_arrived());
+        let base = bench.r.timer_base;
+        bench.now = bench.now.after(1_000);
+        let old = bench.r.psn(0).sub(1);
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        assert_eq!(bench.r.on_transport_ack(bench.now, old, &mut env), AckOutcome::Used);
+        assert_eq!(bench.r.timer_base != base, counts, "{op:?}");
+    }
+}
