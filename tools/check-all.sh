@@ -20,11 +20,12 @@ step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="$
 step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \
     cargo test "${everything[@]}" --test swarm -- seeds_hold
 step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings
-# The release build, which simulates ten times as fast.
-step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test sim -- --ignored
-step 'the default build, without C' cargo test --locked --release -p spindrift-cli --test af_xdp --test dpdk
+# The release build, which simulates ten times as fast. Its largest crates are compiled on one core each.
+beside 'the page of experiments' cargo test --locked --release -p spindrift-cli --test sim -- --ignored
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
+joined
+step 'the default build, without C' cargo test --locked --release -p spindrift-cli --test af_xdp --test dpdk
 # They wait for links, faults and timers most of the time.
 beside 'slow tests' cargo test "${everything[@]}" --no-fail-fast -- --ignored --skip the_page_of_experiments_is_true
 # A sample of small bugs planted in the core, to see that the tests notice.
