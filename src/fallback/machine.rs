@@ -326,7 +326,7 @@ impl Machine {
         if matches!(self.phase, Phase::Draining | Phase::WaitSpare { .. } | Phase::Failed) {
             return;
         }
-        while let Some((seq, elements)) = self.receives.next() {
+        while let Some((seq, _, elements)) = self.receives.next() {
             let mut scratch = [Sge::EMPTY; MAX_SGE as usize];
             let local = match translate(verbs, self.rx.nic, elements, &mut scratch) {
                 Ok(local) => local,

@@ -138,7 +138,7 @@ impl Machine {
     /// Takes the receives over, if all messages before have arrived.
     pub(super) fn move_receives(&mut self, verbs: &mut impl Verbs) {
         let Some((id, sent)) = self.moved_in else { return };
-        match sent.ahead_of(self.receives.received()) {
+        match sent.ahead_of(self.receives.completed()) {
             0 => {
                 self.moved_in = None;
                 self.rx = id;

@@ -81,21 +81,33 @@ impl Send {
     }
 }
 
-/// Send work requests in order: those that were posted to a pair, then those that were not.
+/// What the queue needs of a request.
+pub(super) trait Request {
+    /// Its only element, and 0. If it has several, the second value is their number, and [`Elements`] has them.
+    fn local(&self) -> (&Sge, u8);
+}
+
+/// Work requests in order: those that were posted to a pair, then those that were not.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Sends {
-    entries: VecDeque<Send>,
+pub(super) struct Queue<R> {
+    entries: VecDeque<R>,
     elements: Elements,
     capacity: usize,
     /// Sequence number of the oldest entry.
     first: u64,
     /// Entries that were posted to the present pair.
     posted: usize,
-    /// Two-sided messages that have completed.
+    /// Two-sided messages of requests that have completed.
     completed: Count,
 }
 
-impl Sends {
+/// Send work requests.
+pub(super) type Sends = Queue<Send>;
+
+/// Receive work requests.
+pub(super) type Receives = Queue<Receive>;
+
+impl<R: Request> Queue<R> {
     pub(super) fn new(capacity: u32, max_sge: u32) -> Self {
         let capacity = capacity as usize;
         Self {
@@ -120,6 +132,11 @@ impl Sends {
         self.entries.len() >= self.capacity
     }
 
+    /// Sequence number of the oldest request.
+    pub(super) const fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Sequence number of the request after the last one.
     pub(super) fn end(&self) -> u64 {
         self.first + self.entries.len() as u64
@@ -134,6 +151,40 @@ impl Sends {
         self.posted == self.entries.len()
     }
 
+    /// Two-sided messages that have completed, since the connection began.
+    pub(super) const fn completed(&self) -> Count {
+        self.completed
+    }
+
+    /// The first request that was not posted: its sequence number, the request, and its elements.
+    pub(super) fn next(&self) -> Option<(u64, &R, &[Sge])> {
+        let seq = self.posted_end();
+        let request = self.entries.get(self.posted)?;
+        let elements = match request.local() {
+            (local, 0) => std::slice::from_ref(local),
+            (_, count) => self.elements.get(seq, count),
+        };
+        Some((seq, request, elements))
+    }
+
+    /// That request was posted.
+    pub(super) const fn advance(&mut self) {
+        self.posted += 1;
+    }
+
+    /// None was posted to the present pair.
+    pub(super) const fn rewind(&mut self) {
+        self.posted = 0;
+    }
+}
+
+impl Request for Send {
+    fn local(&self) -> (&Sge, u8) {
+        (&self.local, self.elements)
+    }
+}
+
+impl Sends {
     /// A request with one element.
     #[inline]
     pub(super) fn push_one(&mut self, wr: &SendWr, once: bool) {
@@ -148,27 +199,6 @@ impl Sends {
         self.elements.put(self.end(), if elements == 0 { &[] } else { wr.local });
         let GatherWr { wr_id, op, remote, signaled, fence, .. } = *wr;
         self.entries.push_back(Send { wr_id, op, local, remote, signaled, fence, once, elements });
-    }
-
-    /// The first request that was not posted: its sequence number, the request, and its elements.
-    pub(super) fn next(&self) -> Option<(u64, &Send, &[Sge])> {
-        let seq = self.posted_end();
-        let send = self.entries.get(self.posted)?;
-        let elements = match send.elements {
-            0 => std::slice::from_ref(&send.local),
-            count => self.elements.get(seq, count),
-        };
-        Some((seq, send, elements))
-    }
-
-    /// That request was posted.
-    pub(super) const fn advance(&mut self) {
-        self.posted += 1;
-    }
-
-    /// None was posted to the present pair.
-    pub(super) const fn rewind(&mut self) {
-        self.posted = 0;
     }
 
     /// Whether the last posted request is one whose completion will be reported; `None` if none was posted.
@@ -234,16 +264,6 @@ impl Sends {
         Some(self.complete_before(self.first + last as u64 + 1, done))
     }
 
-    /// Two-sided messages that have completed, since the connection began.
-    pub(super) const fn completed(&self) -> Count {
-        self.completed
-    }
-
-    /// Sequence number of the oldest request.
-    pub(super) const fn first(&self) -> u64 {
-        self.first
-    }
-
     /// The `wr_id` of a request before `end` that may not be sent again: an atomic operation, one with the hint, or a read
     /// before a request that may change what it reads.
     pub(super) fn not_repeatable(&self, end: u64) -> Option<u64> {
@@ -281,79 +301,25 @@ impl Sends {
 
 /// A receive work request.
 #[derive(Clone, Debug, Hash)]
-struct Receive {
+pub(super) struct Receive {
     wr_id: u64,
     local: Sge,
     elements: u8,
 }
 
-/// Receive work requests in order: those that were posted to a pair, then those that were not.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Receives {
-    entries: VecDeque<Receive>,
-    elements: Elements,
-    capacity: usize,
-    first: u64,
-    posted: usize,
-    /// Messages received.
-    received: Count,
+impl Request for Receive {
+    fn local(&self) -> (&Sge, u8) {
+        (&self.local, self.elements)
+    }
 }
 
 impl Receives {
-    pub(super) fn new(capacity: u32, max_sge: u32) -> Self {
-        let capacity = capacity as usize;
-        Self {
-            entries: VecDeque::new(),
-            elements: Elements::new(capacity, max_sge),
-            capacity,
-            first: 0,
-            posted: 0,
-            received: Count::default(),
-        }
-    }
-
-    pub(super) const fn capacity(&self) -> u32 {
-        self.capacity as u32
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.entries.len() >= self.capacity
-    }
-
-    pub(super) const fn received(&self) -> Count {
-        self.received
-    }
-
     pub(super) fn push(&mut self, wr: &ScatterWr<'_>) {
-        let seq = self.first + self.entries.len() as u64;
         let only = wr.with_one();
         let elements = if only.is_some() { 0 } else { wr.local.len() as u8 };
-        self.elements.put(seq, if elements == 0 { &[] } else { wr.local });
+        self.elements.put(self.end(), if elements == 0 { &[] } else { wr.local });
         let local = only.map_or(Sge::EMPTY, |only| only.local);
         self.entries.push_back(Receive { wr_id: wr.wr_id, local, elements });
-    }
-
-    /// The first request that was not posted: its sequence number and elements.
-    pub(super) fn next(&self) -> Option<(u64, &[Sge])> {
-        let seq = self.first + self.posted as u64;
-        let receive = self.entries.get(self.posted)?;
-        let elements = match receive.elements {
-            0 => std::slice::from_ref(&receive.local),
-            count => self.elements.get(seq, count),
-        };
-        Some((seq, elements))
-    }
-
-    pub(super) const fn advance(&mut self) {
-        self.posted += 1;
-    }
-
-    pub(super) const fn rewind(&mut self) {
-        self.posted = 0;
     }
 
     /// The oldest request has completed: its `wr_id`. `None` if that is not the oldest one that was posted.
@@ -365,7 +331,7 @@ impl Receives {
         let receive = self.entries.pop_front()?;
         self.first += 1;
         self.posted -= 1;
-        self.received = self.received.add(1);
+        self.completed = self.completed.add(1);
         Some(receive.wr_id)
     }
 

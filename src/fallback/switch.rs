@@ -168,7 +168,7 @@ impl Machine {
         if self.phase != (Phase::Reporting { to: id }) {
             return;
         }
-        let report = Message::Report { round: self.round, received: self.receives.received() };
+        let report = Message::Report { round: self.round, received: self.receives.completed() };
         if self.speak(verbs, id, report) && self.pair(id).is_some_and(|pair| pair.report.is_some()) {
             self.finish_switch(verbs, id);
         }
