@@ -143,7 +143,7 @@ pub enum FallbackError {
 pub struct Counters {
     /// Times that it began to switch because a pair had failed.
     pub switches: u64,
-    /// Of these, begun by the peer.
+    /// Times that it began to switch because the peer did.
     pub switches_by_peer: u64,
     /// Times that the sending half moved to another NIC without a failure.
     pub moves: u64,

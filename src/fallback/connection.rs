@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::config::FallbackConfig;
-use super::context::{Event, QpId, Shared};
+use super::context::{QpId, Shared};
+use super::event::Event;
 use super::machine::{EXTRA_RECEIVES, EXTRA_SENDS, Machine};
 use super::store::{PairRecord, Record, StoreError, StoreKey};
 use super::verbs::{Cause, Nic, PairId, RemoteKey, Verbs};
@@ -51,7 +52,8 @@ pub(super) struct Connection {
     at: usize,
     pub(super) machine: Machine,
     pairs: Pairs,
-    config: QpConfig,
+    /// By NIC.
+    configs: [QpConfig; 2],
     /// Those of the first pair on this side and on the peer's, once it is connected.
     names: Option<(Name, Name)>,
     preparations: [Preparation; 2],
@@ -160,10 +162,11 @@ impl Verbs for Hands<'_> {
 }
 
 impl Connection {
-    /// A queue pair that consists of a pair on the default NIC.
+    /// A queue pair that consists of a pair on the default NIC. The second one of `configs` gives the paths and the
+    /// congestion control of pairs on the backup NIC.
     pub(super) fn new(
         at: usize,
-        config: &QpConfig,
+        [config, backup]: [&QpConfig; 2],
         settings: &FallbackConfig,
         shared: &mut Shared,
     ) -> Result<Self, VerbsError> {
@@ -180,6 +183,7 @@ impl Connection {
             max_send_sge: config.max_send_sge,
             max_recv_sge: config.max_recv_sge,
         };
+        let backup = QpConfig { path: backup.path.clone(), cc: backup.cc.clone(), ..config.clone() };
         let qp = create(&config, Nic::Default, shared)?;
         shared.own(qp.qpn(), at, PairId::FIRST);
         let newest = Some(PairId::FIRST.generation);
@@ -192,11 +196,16 @@ impl Connection {
                 remote_keys: BTreeMap::new(),
                 peer_home: None,
             },
-            config,
+            configs: [config, backup],
             names: None,
             preparations: [Preparation { newest, ..Preparation::default() }, Preparation::default()],
             told: (PairId::FIRST, false),
         })
+    }
+
+    #[inline]
+    const fn sig_all(&self) -> bool {
+        self.configs[0].sig_all
     }
 
     fn first(&mut self) -> Result<&mut Qp, VerbsError> {
@@ -207,6 +216,12 @@ impl Connection {
     pub(super) fn info(&self) -> Result<QpInfo, VerbsError> {
         let first = self.pairs.all.iter().find(|(id, _)| *id == PairId::FIRST);
         first.ok_or(VerbsError::NoSuchQp)?.1.info()
+    }
+
+    /// Where sends go.
+    pub(super) fn pair(&self) -> Option<(Nic, Qpn)> {
+        let (tx, _) = self.machine.pairs_in_use();
+        self.pairs.all.iter().find(|(id, _)| *id == tx).map(|(_, qp)| (tx.nic, qp.qpn()))
     }
 
     pub(super) fn init(&mut self) -> Result<(), VerbsError> {
@@ -237,7 +252,7 @@ impl Connection {
 
     #[inline]
     pub(super) fn post_send(&mut self, shared: &mut Shared, wr: SendWr) -> Result<(), PostError> {
-        let wr = SendWr { signaled: wr.signaled || self.config.sig_all, ..wr };
+        let wr = SendWr { signaled: wr.signaled || self.sig_all(), ..wr };
         self.with(shared, |machine, hands| machine.post_send(hands, wr, false))
     }
 
@@ -247,7 +262,7 @@ impl Connection {
         wr: GatherWr<'_>,
         once: bool,
     ) -> Result<(), PostError> {
-        let wr = GatherWr { signaled: wr.signaled || self.config.sig_all, ..wr };
+        let wr = GatherWr { signaled: wr.signaled || self.sig_all(), ..wr };
         self.with(shared, |machine, hands| machine.post_gather(hands, wr, once))
     }
 
@@ -324,7 +339,9 @@ impl Connection {
 
     fn make(&mut self, shared: &mut Shared, nic: Nic) {
         // Without its NIC there is no pair, and the machine waits until it gives up.
-        let Ok(mut qp) = create(&self.config, nic, shared) else { return };
+        let [default, backup] = &self.configs;
+        let config = if nic == Nic::Default { default } else { backup };
+        let Ok(mut qp) = create(config, nic, shared) else { return };
         let (Ok(()), Ok(info)) = (qp.init(), qp.info()) else { return };
         let Some(preparation) = self.preparations.get_mut(nic as usize) else { return };
         let generation = preparation.newest.map_or(0, |newest| newest + 1);

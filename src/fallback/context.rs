@@ -7,6 +7,7 @@ use rand::Rng;
 
 use super::config::{Counters, FallbackConfig, FallbackError, ReceiveState, SendState};
 use super::connection::Connection;
+use super::event::Event;
 use super::store::{Record, Store, StoreError, StoreKey};
 use super::verbs::{Nic, PairId};
 use crate::endpoint::QpInfo;
@@ -32,59 +33,10 @@ impl QpId {
     }
 }
 
-/// What an application may want to know, beside completions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
-    /// A pair on this NIC is prepared: the queue pair is armed.
-    Prepared {
-        /// The queue pair.
-        qp: QpId,
-        /// The pair.
-        pair: PairId,
-    },
-    /// The sending half of a queue pair uses another pair from now on.
-    Switched {
-        /// The queue pair.
-        qp: QpId,
-        /// The pair.
-        pair: PairId,
-    },
-    /// A port of a NIC of this side has lost its link, or has it back.
-    Link {
-        /// The NIC.
-        nic: Nic,
-        /// The lane of the port.
-        lane: u32,
-        /// The port's plane.
-        plane: u8,
-        /// The link is up.
-        up: bool,
-    },
-    /// A queue pair has failed for good.
-    Failed {
-        /// The queue pair.
-        qp: QpId,
-        /// Why.
-        error: FallbackError,
-    },
-    /// The store cannot be used. No pair can be prepared, so a failure of a NIC may be the end of queue pairs.
-    StoreFailed(StoreError),
-    /// The peer's pair on a NIC cannot be connected to. Without it, a failure of the other NIC is the end.
-    PeerRefused {
-        /// The queue pair.
-        qp: QpId,
-        /// Why.
-        reason: String,
-    },
-    /// A NIC of this side does no more work: its lane has failed, or its completion queue has overrun because the depth of
-    /// the context is too small.
-    NicLost {
-        /// The NIC.
-        nic: Nic,
-        /// Why.
-        reason: CqError,
-    },
+impl core::fmt::Display for QpId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// Events that are kept; later ones are dropped.
@@ -112,6 +64,8 @@ pub(super) struct NicSide {
     inline: bool,
     /// No queue pair uses this NIC. It is polled now and then, for what the peers may send.
     pub(super) quiet: bool,
+    /// It was driven last time, so its completions are polled.
+    driven: bool,
     lost: bool,
     /// Ports, by lane and plane, whose links are down.
     down: BTreeSet<(u32, u8)>,
@@ -175,6 +129,7 @@ impl Shared {
     }
 
     pub(super) fn report(&mut self, event: Event) {
+        event.log();
         if self.events.len() < MAX_EVENTS {
             self.events.push_back(event);
         }
@@ -205,7 +160,7 @@ impl Shared {
 
 /// Two NICs used as one: queue pairs that survive the death of either NIC, by sending whole requests again.
 ///
-/// It takes the asynchronous events of both NICs; those of links are among its own ([`Event::Link`]).
+/// It takes the asynchronous events of both NICs, which are among its own ([`Event::Link`], [`Event::Nic`]).
 ///
 /// One thread owns it. It polls completions, which also drives the handshakes and, if they run inside the caller's thread,
 /// the lanes of both NICs.
@@ -277,6 +232,7 @@ impl Context {
                 cq,
                 inline: context.any_inline(),
                 quiet: false,
+                driven: true,
                 lost: false,
                 down: BTreeSet::new(),
             })
@@ -338,14 +294,24 @@ impl Context {
     /// # Errors
     /// [`VerbsError`].
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<QpId, VerbsError> {
-        if config.srq.is_some() {
+        self.create_qp_on(config, config)
+    }
+
+    /// As [`Context::create_qp`], for NICs that differ: the pairs on the backup NIC have the `path` and the `cc` of
+    /// `backup`, and all else of `default`.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn create_qp_on(&mut self, default: &QpConfig, backup: &QpConfig) -> Result<QpId, VerbsError> {
+        if default.srq.is_some() {
             return Err(VerbsError::NoFallback("a shared receive queue"));
         }
-        if config.max_inline > 0 {
+        if default.max_inline > 0 {
             return Err(VerbsError::NoFallback("inline sends"));
         }
         let at = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
-        let connection = Connection::new(at, config, &self.config, &mut self.shared)?;
+        let configs = [default, backup];
+        let connection = Connection::new(at, configs, &self.config, &mut self.shared)?;
         match self.connections.get_mut(at) {
             Some(slot) => *slot = Some(connection),
             None => self.connections.push(Some(connection)),
@@ -463,7 +429,30 @@ impl Context {
     /// Drives lanes that run inside this thread and what happens in the background, moves completions of all queue pairs
     /// to `out`, and returns how many there were.
     pub fn poll(&mut self, out: &mut [Wc]) -> usize {
+        self.drive();
+        self.completions(out)
+    }
+
+    /// The first half of [`Context::poll`]: drives lanes that run inside this thread. The second half must follow.
+    /// Returns how many packets were received or sent, about: 0 if there was nothing to do.
+    pub fn drive(&mut self) -> usize {
         self.polls = self.polls.wrapping_add(1);
+        let in_turn = self.polls.is_multiple_of(POLLS_PER_QUIET);
+        let mut work = 0;
+        for side in &mut self.shared.nics {
+            side.driven = !side.lost && (in_turn || !side.quiet);
+            if side.driven && side.inline {
+                work += side.context.poll();
+            }
+        }
+        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.work_in_background(process_time());
+        }
+        work
+    }
+
+    /// The second half of [`Context::poll`]: moves completions of all queue pairs to `out`, and returns how many there were.
+    pub fn completions(&mut self, out: &mut [Wc]) -> usize {
         let mut count = self.poll_ready(out);
         // They take turns, so that one that fills `out` does not keep the other one waiting.
         let first = if self.polls.is_multiple_of(2) { Nic::Default } else { Nic::Backup };
@@ -471,19 +460,15 @@ impl Context {
             count += self.poll_nic(nic, out.get_mut(count..).unwrap_or_default());
         }
         count += self.poll_ready(out.get_mut(count..).unwrap_or_default());
-        if count == 0 || self.polls.is_multiple_of(POLLS_PER_LOOK) {
+        if count == 0 {
             self.work_in_background(process_time());
         }
         count
     }
 
     fn poll_nic(&mut self, nic: Nic, out: &mut [Wc]) -> usize {
-        let Some(side) = self.shared.nics.get_mut(nic as usize).filter(|side| !side.lost) else { return 0 };
-        if side.quiet && !(self.polls / 2).is_multiple_of(POLLS_PER_QUIET) {
+        if !self.shared.nics.get(nic as usize).is_some_and(|side| side.driven) {
             return 0;
-        }
-        if side.inline {
-            side.context.poll();
         }
         let mut count = 0;
         let mut batch = [Wc::default(); BATCH];
@@ -525,7 +510,7 @@ impl Context {
     /// A NIC of this side does no more work, and its completions have been polled.
     fn lose(&mut self, nic: Nic, reason: CqError) {
         if let Some(side) = self.shared.nics.get_mut(nic as usize) {
-            side.lost = true;
+            (side.lost, side.driven) = (true, false);
         }
         self.shared.report(Event::NicLost { nic, reason });
         for connection in self.connections.iter_mut().flatten() {
@@ -579,7 +564,10 @@ impl Context {
             let (lane, plane, up) = match event {
                 AsyncEvent::PortDown { lane, plane } => (lane, plane, false),
                 AsyncEvent::PortUp { lane, plane } => (lane, plane, true),
-                _ => continue,
+                event => {
+                    self.shared.report(Event::Nic { nic, event });
+                    continue;
+                }
             };
             if up {
                 side.down.remove(&(lane, plane));
@@ -607,6 +595,14 @@ impl Context {
         Ok(())
     }
 
+    /// The NIC that takes its sends while that works: the last one of [`Context::prefer`], the default NIC otherwise.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn preferred(&self, qp: QpId) -> Result<Nic, VerbsError> {
+        Ok(self.connection(qp)?.machine.preferred())
+    }
+
     /// The states of its halves.
     ///
     /// # Errors
@@ -630,6 +626,29 @@ impl Context {
     /// [`VerbsError::NoSuchQp`].
     pub fn is_prepared(&self, qp: QpId, nic: Nic) -> Result<bool, VerbsError> {
         Ok(self.connection(qp)?.machine.has_spare(nic))
+    }
+
+    /// The NIC and the number of the queue pair there that takes its sends.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn pair(&self, qp: QpId) -> Result<(Nic, Qpn), VerbsError> {
+        self.connection(qp)?.pair().ok_or(VerbsError::NoSuchQp)
+    }
+
+    /// Send work requests that have not completed.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchQp`].
+    pub fn sends_outstanding(&self, qp: QpId) -> Result<usize, VerbsError> {
+        Ok(self.connection(qp)?.machine.sends_outstanding())
+    }
+
+    /// The context of a NIC: for its counters, ports and paths.
+    pub fn nic(&self, nic: Nic) -> &NicContext {
+        let [default, backup] = &self.shared.nics;
+        let side = if nic == Nic::Default { default } else { backup };
+        &side.context
     }
 
     /// What it has done.

@@ -542,6 +542,11 @@ impl Machine {
         (self.tx, self.rx)
     }
 
+    /// The NIC that takes requests while it works.
+    pub const fn preferred(&self) -> Nic {
+        self.preferred
+    }
+
     /// Why it failed, if it did.
     pub const fn failure(&self) -> Option<&FallbackError> {
         self.failure.as_ref()

@@ -77,6 +77,7 @@
 mod config;
 mod connection;
 mod context;
+mod event;
 mod machine;
 mod message;
 mod moves;
@@ -89,7 +90,8 @@ mod verbs;
 mod tests;
 
 pub use self::config::{Counters, FallbackConfig, FallbackError, ReceiveState, SendState};
-pub use self::context::{Context, Event, Mr, QpId};
+pub use self::context::{Context, Mr, QpId};
+pub use self::event::Event;
 pub use self::machine::{EXTRA_RECEIVES, EXTRA_SENDS, Machine};
 pub use self::store::{MemoryStore, PairRecord, Record, Store, StoreError, StoreKey};
 pub use self::verbs::{Cause, Nic, PairId, RemoteKey, Verbs};

@@ -17,7 +17,7 @@
 //! let ports = nic(loopback::pair(1, LoopbackConfig::default()).0);
 //! let config = ContextConfig::new(&ports);
 //! let context = Context::open(ports, config)?;
-//! let server = Server::start(&dir, "my program", &context)?;
+//! let server = Server::start(&dir, "my program", context.clone())?;
 //! // In another process:
 //! let sockets = dir.sockets()?;
 //! if let Reply::Status(status) = sockets[0].ask(&Request::Status)? {
@@ -29,13 +29,17 @@
 //! ```
 
 mod client;
+mod controlled;
 mod dir;
 mod message;
 mod server;
 
 pub use client::{Socket, TIMEOUT};
+pub use controlled::Controlled;
 pub use dir::ControlDir;
-pub use message::{Moved, PeerStatus, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, Status};
+pub use message::{
+    Moved, PeerStatus, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, ShiftStatus, Status,
+};
 pub use server::Server;
 
 use std::io;

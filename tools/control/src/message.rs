@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use spindrift::endpoint::Endpoint;
 use spindrift::path::{PlaneRole, PlaneSet, RoleStatus};
 use spindrift::verbs::{PortAttr, QpAttr, QpState};
+use spindrift::wire::Qpn;
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +116,9 @@ pub struct QpStatus {
     pub planes: Vec<u8>,
     /// The roles of its planes, if they have some.
     pub roles: Option<RolesStatus>,
+    /// What it does with its second NIC, in mode `shift`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<ShiftStatus>,
     /// Send work requests not complete.
     pub sends_outstanding: u32,
 }
@@ -148,6 +153,25 @@ pub struct RolesStatus {
     pub hold_ns: u64,
 }
 
+/// A queue pair with fallback in mode `shift` ([`spindrift::fallback`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShiftStatus {
+    /// The state of its sending half, as in the paper, section 4.3.
+    pub send: String,
+    /// A queue pair is prepared on the NIC that it does not use.
+    pub prepared: bool,
+    /// Times that it has left a NIC that failed.
+    pub switches: u64,
+    /// Times that it has moved without a failure.
+    pub moves: u64,
+    /// Requests that were sent again.
+    pub repeated: u64,
+    /// Requests that had arrived although they had not completed, and were not sent again.
+    pub spared: u64,
+    /// Why it has failed for good, if it has.
+    pub failure: Option<String>,
+}
+
 /// The numbers of the queue pairs that a [`Request::Prefer`] concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
@@ -179,7 +203,14 @@ impl From<RoleStatus> for RolesStatus {
 }
 
 impl QpStatus {
-    pub(crate) fn new(attr: &QpAttr, lane: usize, planes: PlaneSet, roles: Option<RoleStatus>) -> Self {
+    /// The queue pair with this number.
+    pub fn of(endpoint: &Endpoint, lane: usize, qpn: Qpn) -> Option<Self> {
+        let planes = endpoint.planes(qpn).unwrap_or(PlaneSet(0));
+        let attr = endpoint.query_qp(qpn)?;
+        Some(Self::new(&attr, lane, planes, endpoint.role_status(qpn)))
+    }
+
+    fn new(attr: &QpAttr, lane: usize, planes: PlaneSet, roles: Option<RoleStatus>) -> Self {
         let state = match attr.state {
             QpState::Reset => "RESET",
             QpState::Init => "INIT",
@@ -198,6 +229,7 @@ impl QpStatus {
             peer,
             planes: list(planes),
             roles: roles.map(Into::into),
+            shift: None,
             sends_outstanding: attr.sends_outstanding,
         }
     }

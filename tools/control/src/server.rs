@@ -13,21 +13,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
-use spindrift::endpoint::Endpoint;
-use spindrift::path::PlaneSet;
-use spindrift::verbs::{Context, VerbsError};
-use spindrift::wire::Qpn;
+use spindrift::verbs::VerbsError;
 
+use crate::controlled::Controlled;
 use crate::dir::ControlDir;
-use crate::message::{Moved, QpStatus, Reply, Request, Role, Status};
+use crate::message::{Moved, Reply, Request, Role, Status};
 use crate::{ControlSocketError, io_at};
 
 /// Limit for a connection, so that a client that does nothing keeps no other one out.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(2);
 /// The longest request in bytes.
 const REQUEST_MAX: usize = 4096;
-/// Queue pairs that one control call visits, so that no lane stops for long.
-const QPS_PER_CALL: usize = 16;
 /// Wait after the system has refused a connection, for example for want of file descriptors.
 const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -47,12 +43,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens a socket in the folder, and serves requests about the context from now on. `program` is shown to the
+    /// Opens a socket in the folder, and serves requests about a context, or something else with queue pairs, from now on. `program` is shown to the
     /// operator.
     ///
     /// # Errors
     /// [`ControlSocketError`].
-    pub fn start(dir: &ControlDir, program: &str, context: &Context) -> Result<Self, ControlSocketError> {
+    pub fn start(
+        dir: &ControlDir,
+        program: &str,
+        controlled: impl Controlled,
+    ) -> Result<Self, ControlSocketError> {
         dir.prepare()?;
         dir.sweep()?;
         let process = process::id();
@@ -65,7 +65,8 @@ impl Server {
         let start = || {
             listener.set_nonblocking(true)?;
             let (stop, stopped) = UnixStream::pair()?;
-            let service = Service { context: context.clone(), program: program.to_owned(), process };
+            let controlled = Box::new(controlled);
+            let service = Service { controlled, program: program.to_owned(), process };
             let thread = thread::Builder::new().name("spindrift-ctl".to_owned());
             let thread = thread.spawn(move || service.run(&listener, &stopped))?;
             Ok((stop, thread))
@@ -119,7 +120,7 @@ fn wait(fd: impl AsFd, flags: PollFlags, stopped: &UnixStream, limit: Option<Tim
 }
 
 struct Service {
-    context: Context,
+    controlled: Box<dyn Controlled>,
     program: String,
     process: u32,
 }
@@ -169,73 +170,31 @@ impl Service {
 
     fn reply(&self, request: Request) -> Reply {
         let reply = match request {
-            Request::Status => self.status().map(Reply::Status),
+            Request::Status => self.status(),
             Request::Prefer { role, queue_pair } => self.prefer(role, queue_pair),
         };
         reply.unwrap_or_else(|error| Reply::Error(error.to_string()))
     }
 
-    fn status(&self) -> Result<Status, VerbsError> {
-        let mut queue_pairs = Vec::new();
-        self.visit(None, |endpoint, lane, qpn| {
-            if let Some(attr) = endpoint.query_qp(qpn) {
-                let planes = endpoint.planes(qpn).unwrap_or(PlaneSet(0));
-                queue_pairs.push(QpStatus::new(&attr, lane, planes, endpoint.role_status(qpn)));
-            }
-        })?;
-        let ports = self.context.query_ports();
-        Ok(Status {
+    fn status(&self) -> Result<Reply, VerbsError> {
+        let (planes, queue_pairs) = (self.controlled.planes(), self.controlled.queue_pairs()?);
+        Ok(Reply::Status(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: self.process,
             program: self.program.clone(),
-            lanes: self.context.lanes(),
-            planes: ports.iter().filter(|port| port.lane == 0).map(Into::into).collect(),
+            lanes: self.controlled.lanes(),
+            planes,
             queue_pairs,
-        })
+        }))
     }
 
     fn prefer(&self, role: Role, queue_pair: Option<u32>) -> Result<Reply, VerbsError> {
-        let mut moved = Moved::default();
-        self.visit(queue_pair, |endpoint, _, qpn| {
-            let list = if endpoint.role_status(qpn).is_none() {
-                &mut moved.without_roles
-            } else if endpoint.prefer_role(qpn, role.into()) {
-                &mut moved.now
-            } else {
-                &mut moved.later
-            };
-            list.push(qpn.get());
-        })?;
+        let moved = self.controlled.prefer(role, queue_pair)?;
         let found = moved != Moved::default();
         Ok(match queue_pair {
             Some(number) if !found => Reply::Error(format!("there is no queue pair {number:#08x}")),
             _ => Reply::Moved(moved),
         })
-    }
-
-    /// Calls `act` for the queue pair with this number, or for all: lane by lane, in ascending order.
-    fn visit(
-        &self,
-        only: Option<u32>,
-        mut act: impl FnMut(&mut Endpoint, usize, Qpn),
-    ) -> Result<(), VerbsError> {
-        for lane in 0..self.context.lanes() {
-            let qpns: Vec<Qpn> = self.context.with_endpoint_of(lane, |endpoint| endpoint.qpns().collect())?;
-            let mut wanted: Vec<Qpn> =
-                qpns.into_iter().filter(|qpn| only.is_none_or(|only| only == qpn.get())).collect();
-            wanted.sort_unstable_by_key(|qpn| qpn.get());
-            for some in wanted.chunks(QPS_PER_CALL) {
-                self.context.with_endpoint_of(lane, |endpoint| {
-                    for &qpn in some {
-                        // One that was destroyed meanwhile is passed over.
-                        if endpoint.qp_state(qpn).is_some() {
-                            act(endpoint, lane, qpn);
-                        }
-                    }
-                })?;
-            }
-        }
-        Ok(())
     }
 }
 

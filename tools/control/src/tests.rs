@@ -68,7 +68,7 @@ impl Pair {
 
     /// The control socket of the first context, the only one in the folder.
     fn serve(&self, folder: &Folder) -> (Server, Socket) {
-        let server = Server::start(&folder.dir(), "a test", &self.contexts[0]).unwrap();
+        let server = Server::start(&folder.dir(), "a test", self.contexts[0].clone()).unwrap();
         (server, only(&folder.dir()))
     }
 
@@ -221,7 +221,7 @@ fn bad_requests_get_a_reason_and_do_no_harm() {
 fn a_server_ends_while_a_client_says_nothing() {
     let folder = Folder::new("ends");
     let pair = Pair::new(&[0]);
-    let server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
+    let server = Server::start(&folder.dir(), "a test", pair.contexts[0].clone()).unwrap();
     let mut silent = UnixStream::connect(server.path()).unwrap();
     silent.write_all(b"{\"request\":").unwrap();
     let path = server.path().to_owned();
@@ -237,7 +237,7 @@ fn each_context_of_a_process_has_a_socket() {
     let pair = Pair::new(&[0]);
     let (_server, socket) = pair.serve(&folder);
     // Two contexts of one process have a socket each.
-    let _other = Server::start(&folder.dir(), "the peer", &pair.contexts[1]).unwrap();
+    let _other = Server::start(&folder.dir(), "the peer", pair.contexts[1].clone()).unwrap();
     let sockets = folder.dir().sockets().unwrap();
     let programs: Vec<_> = sockets.iter().map(|socket| status(socket).program).collect();
     assert_eq!(programs, ["a test", "the peer"]);
@@ -278,7 +278,7 @@ fn a_new_socket_sweeps_those_of_killed_processes_away() {
     // A process that exists is asked only when somebody lists the sockets.
     drop(UnixListener::bind(at("1-0.sock")).unwrap());
     let pair = Pair::new(&[]);
-    let _server = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap();
+    let _server = Server::start(&folder.dir(), "a test", pair.contexts[0].clone()).unwrap();
     let left = ["5000001-0.sock", "5000002-0.sock", "1-0.sock"].map(|name| at(name).exists());
     assert_eq!(left, [false, true, true]);
 }
@@ -335,7 +335,7 @@ fn a_folder_that_others_may_write_to_is_refused() {
     let pair = Pair::new(&[]);
     for mode in [0o777, 0o770, 0o702] {
         fs::set_permissions(&folder.0, Permissions::from_mode(mode)).unwrap();
-        let error = Server::start(&folder.dir(), "a test", &pair.contexts[0]).unwrap_err().to_string();
+        let error = Server::start(&folder.dir(), "a test", pair.contexts[0].clone()).unwrap_err().to_string();
         assert!(error.contains(&format!("others may write to it (mode {mode:o})")), "{error}");
         assert!(folder.dir().sockets().unwrap_err().to_string().contains("others may write"));
     }
@@ -344,7 +344,8 @@ fn a_folder_that_others_may_write_to_is_refused() {
     // No folder at all, and a link to one.
     let file = folder.0.join("file");
     fs::write(&file, "").unwrap();
-    let error = Server::start(&ControlDir::at(&file), "a test", &pair.contexts[0]).unwrap_err().to_string();
+    let error =
+        Server::start(&ControlDir::at(&file), "a test", pair.contexts[0].clone()).unwrap_err().to_string();
     assert!(error.contains("cannot be made"), "{error}");
     let link = folder.0.join("link");
     std::os::unix::fs::symlink("/tmp", &link).unwrap();

@@ -112,6 +112,7 @@ pub(crate) struct PathSet {
     pub(crate) min_active: Option<u16>,
     #[serde(deserialize_with = "planes")]
     pub(crate) standby: Option<PlaneSet>,
+    pub(crate) fallback: Option<FallbackName>,
     pub(crate) standby_probe_ns: Option<u64>,
     pub(crate) failback_hold_ns: Option<u64>,
     pub(crate) failback_hold_max_ns: Option<u64>,
@@ -213,6 +214,26 @@ impl RoutingName {
         match self {
             Self::Srv6 => "srv6",
             Self::Ecmp => "ecmp",
+        }
+    }
+}
+
+/// How queue pairs move to the planes that stand by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FallbackName {
+    /// With their transport state.
+    #[default]
+    Seamless,
+    /// By sending requests again over a second queue pair, after the SHIFT paper.
+    Shift,
+}
+
+impl FallbackName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Seamless => "seamless",
+            Self::Shift => "shift",
         }
     }
 }

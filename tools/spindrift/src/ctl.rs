@@ -11,11 +11,10 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use spindrift::verbs::Context;
 use spindrift::wire::Qpn;
 use spindrift_control::{
-    ControlDir, ControlSocketError, Moved, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, Server,
-    Socket, Status,
+    ControlDir, ControlSocketError, Controlled, Moved, PlaneStatus, QpStatus, Reply, Request, Role,
+    RolesStatus, Server, ShiftStatus, Socket, Status,
 };
 
 use crate::output::{eprint_line, print_line};
@@ -113,13 +112,13 @@ fn folder(place: Option<&PathBuf>) -> ControlDir {
 
 impl ControlPlace {
     /// Opens the socket. Without one the process runs all the same.
-    pub(crate) fn serve(&self, program: &str, context: &Context) -> Option<Server> {
+    pub(crate) fn serve(&self, program: &str, controlled: impl Controlled) -> Option<Server> {
         let place = match self {
             Self::None => return None,
             Self::Usual => None,
             Self::At(path) => Some(path),
         };
-        match Server::start(&folder(place), program, context) {
+        match Server::start(&folder(place), program, controlled) {
             Ok(server) => Some(server),
             Err(error) if place.is_some() => {
                 tracing::warn!(target: "spindrift::control", %error, "no control socket");
@@ -293,7 +292,9 @@ fn planes_text(qp: &QpStatus) -> String {
         list(serving),
         name(preferred)
     );
-    if *failovers > 0 {
+    if let Some(shift) = &qp.shift {
+        text.push_str(&shift_text(shift));
+    } else if *failovers > 0 {
         let hold = Duration::from_nanos(*hold_ns);
         let _ = write!(
             text,
@@ -301,6 +302,23 @@ fn planes_text(qp: &QpStatus) -> String {
             count(*failovers, "failover"),
             count(*failbacks, "failback")
         );
+    }
+    text
+}
+
+/// What a queue pair does with its second NIC.
+fn shift_text(status: &ShiftStatus) -> String {
+    let ShiftStatus { send, prepared, switches, moves, repeated, spared, failure } = status;
+    let mut text = format!("; shift {send}, {}", if *prepared { "prepared" } else { "NOT PREPARED" });
+    if *switches > 0 {
+        let (failovers, requests) = (count(*switches, "failover"), count(*repeated, "request"));
+        let _ = write!(text, ", {failovers} ({requests} sent again, {spared} spared)");
+    }
+    if *moves > 0 {
+        let _ = write!(text, ", {}", count(*moves, "move"));
+    }
+    if let Some(failure) = failure {
+        let _ = write!(text, "; {failure}");
     }
     text
 }
@@ -381,6 +399,7 @@ mod tests {
             }),
             planes: vec![0, 1],
             roles,
+            shift: None,
             sends_outstanding: 128,
         }
     }
@@ -424,6 +443,31 @@ process 77: write-bw with the client 10.0.0.2, 1 lane, 4 queue pairs
         assert_eq!(lines(&status).join("\n"), expected);
         let none = Status { queue_pairs: Vec::new(), planes: Vec::new(), ..status };
         assert_eq!(lines(&none), ["process 77: write-bw with the client 10.0.0.2, 1 lane, 0 queue pairs"]);
+    }
+
+    #[test]
+    fn what_shift_mode_does_is_shown() {
+        let shift = |switches, moves, failure: Option<&str>| ShiftStatus {
+            send: "fallback".to_owned(),
+            prepared: failure.is_none(),
+            switches,
+            moves,
+            repeated: 9,
+            spared: 4,
+            failure: failure.map(str::to_owned),
+        };
+        let text = |shift| planes_text(&QpStatus { shift: Some(shift), ..queue_pair(Some(roles(3))) });
+        let roles = "up 0,1; primary 0, standby 1, in use 1, preferred primary";
+        assert_eq!(text(shift(0, 0, None)), format!("{roles}; shift fallback, prepared"));
+        let all = text(shift(1, 2, None));
+        assert_eq!(
+            all,
+            format!(
+                "{roles}; shift fallback, prepared, 1 failover (9 requests sent again, 4 spared), 2 moves"
+            )
+        );
+        let failed = text(shift(0, 1, Some("no spare")));
+        assert_eq!(failed, format!("{roles}; shift fallback, NOT PREPARED, 1 move; no spare"));
     }
 
     #[test]

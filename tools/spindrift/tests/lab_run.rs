@@ -194,19 +194,27 @@ fn assert_silent_plane(folder: &Folder, [from, until]: [f64; 2], mean_gbps: f64,
 }
 
 /// The NIC of the host that is read from loses its links. The other NIC takes over, and the first one serves again later. Payload is counted
-/// where it arrives, which is at the client.
+/// where it arrives, which is at the client. With one queue pair over both NICs, and with one on each.
 #[test]
 #[ignore = "slow: tools/check-all.sh"]
 fn the_other_nic_takes_over() {
     let lab = Lab::new("nics");
     let Some(lab) = lab else { return };
+    for fallback in ["seamless", "shift"] {
+        assert_other_nic_takes_over(&lab, fallback);
+    }
+}
+
+fn assert_other_nic_takes_over(lab: &Lab, fallback: &str) {
     let folder = Folder::new("lab-run-nics");
     let path = folder.scenario(
         "two-plane.toml",
         "duration = \"4s\"\nlink_rate = \"100M\"",
-        "[[flow]]\noperation = \"read\"\nfrom = \"h1\"\nto = \"h3\"\nstandby = [1]\n\
+        &format!(
+            "[[flow]]\noperation = \"read\"\nfrom = \"h1\"\nto = \"h3\"\nstandby = [1]\nfallback = \"{fallback}\"\n\
          options = [\"--failback-hold\", \"100ms\"]\nudp_options = [\"--no-gso\"]\nclient_options = [\"-s\", \"16K\", \"-t\", \"16\"]\n\
-         [[fault]]\nat = \"1s\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\nfor = \"1s\"",
+         [[fault]]\nat = \"1s\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\nfor = \"1s\""
+        ),
     );
     let pauses = Pauses::watch();
     let (_, error, status) = lab.run_scenario(&path, &folder.results());

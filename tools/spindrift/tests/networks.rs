@@ -214,6 +214,15 @@ fn a_plane_that_swallows_large_packets_is_not_used() {
     );
     assert_eq!((&client["settings"]["mtu"], &client["rows"][0]["verified"]), (&1428.into(), &true.into()));
     assert!(hosts.sent(0, "n0") > 200 * 65_536 && hosts.sent(0, "n1") < 100_000);
+    // A queue pair on the second NIC has no other plane.
+    let shift = ["--standby", "1", "--fallback", "shift"];
+    let sides = [sides[0], sides[1]].map(|side| [side, &shift].concat());
+    let error = Run::new(&hosts, "write-bw", "10.0.0.2", [&sides[0], &sides[1]]).failed();
+    assert!(error.contains("plane 1: packets of 1024 bytes") && error.contains("use --mtu 1024"), "{error}");
+    let sides = sides.map(|side| [&side[..], &["--mtu", "1024"]].concat());
+    let (client, _) = Run::new(&hosts, "write-bw", "10.0.0.2", [&sides[0], &sides[1]]).passed();
+    // There and back, for the check.
+    assert_eq!(client["counters"]["fallback"], serde_json::json!({ "moves": 2 }), "{client}");
 }
 
 #[test]

@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, bail};
 use spindrift::counters::Counters;
 use spindrift::endpoint::EndpointConfig;
 use spindrift::engine::LaneCounters;
+use spindrift::fallback::{self, FallbackConfig};
 use spindrift::verbs::{
-    Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, Srq,
-    VerbsError,
+    self, Context, ContextConfig, LaneMode, MAX_CQ_DEPTH, Placement, QpConfig, RtsAttr, Srq, VerbsError,
 };
 use spindrift_control::Server;
-use spindrift_exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
+use spindrift_exchange::{MIN_MTU, Negotiated, Offer, PeerStore, RemoteMr};
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
 use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};
@@ -19,7 +19,9 @@ use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};
 use super::nic::Nic;
 use super::operation::{Operation, Work};
 use super::options::Settings;
-use crate::config::CcName;
+use super::shift_control::ShiftControl;
+use super::transport::{Cq, Mr, Nics, Qp, Two};
+use crate::config::{CcName, FallbackName};
 use crate::output::eprint_line;
 use crate::units::count;
 
@@ -87,8 +89,9 @@ pub(crate) struct Side {
     /// Receives of all queue pairs, if they share them.
     pub(crate) srq: Option<Srq>,
     pub(crate) work: Work,
-    _pd: Pd,
-    pub(crate) context: Context,
+    /// How pairs on the second NIC are agreed on, with `--fallback shift`.
+    pub(crate) store: Option<PeerStore>,
+    pub(crate) nics: Nics,
     pub(crate) in_use: InUse,
     /// How long a silent peer is waited for.
     pub(crate) retry: RtsAttr,
@@ -99,25 +102,25 @@ pub(crate) struct Side {
 impl Side {
     /// Opens a side with so many bytes of memory each for source and target.
     pub(crate) fn open(settings: &Settings, nic: Nic, memory: usize, index: u64) -> Result<Self> {
+        let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index));
+        match settings.fallback {
+            FallbackName::Seamless => Self::open_one(settings, nic, memory, seed),
+            FallbackName::Shift => Self::open_two(settings, nic, memory, seed),
+        }
+    }
+
+    /// A side whose planes all belong to one context.
+    fn open_one(settings: &Settings, nic: Nic, memory: usize, seed: Option<u64>) -> Result<Self> {
         let planes = nic.planes();
         let Nic { lanes, udp_port, faults, capture, gso } = nic;
-        let base = ContextConfig::new(lanes.first().context("no lane")?);
-        let mut endpoint = settings.endpoint(base.endpoint);
-        endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
-        check_frames(lanes.first().map(Vec::as_slice).unwrap_or_default(), &endpoint)?;
-        let mtu = settings.mtu.min(endpoint.max_mtu());
+        let (context, mtu) = open_context(settings, lanes, udp_port, seed)?;
         // The path check writes a packet of full size.
         let memory = memory.max(mtu as usize);
-        let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index).into());
-        let modes = vec![LaneMode::Inline; lanes.len()];
-        let context = Context::open_lanes(lanes, ContextConfig { seed, lanes: modes, endpoint })?;
         let pd = context.create_pd()?;
         let completions = completions(settings)?;
         let cqs = (0..context.lanes()).map(|_| context.create_cq(completions));
         let cqs = cqs.collect::<Result<Vec<_>, _>>()?;
-        let register = |access| {
-            pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
-        };
+        let register = |access| pd.register(memory, access).with_context(|| no_memory(memory));
         let work = settings.work;
         let [from, to] = work.operations.access();
         let (source, target) = (register(from)?, register(to)?);
@@ -125,17 +128,95 @@ impl Side {
         let srq = work.srq.then(|| context.create_srq(buffers)).transpose();
         let srq = srq.context("--srq: fewer queue pairs or a smaller tx depth may help")?;
         let cc = settings.congestion(planes, &context.default_cc(0));
-        let ports = context.query_ports().into_iter().filter(|port| port.lane == 0);
-        let ports = ports.map(|port| (port.name, port.notes)).collect();
-        let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into(), gso };
+        let name = cc.algorithm.into();
         let config = QpConfig { srq: srq.clone(), ..settings.queue_pair(planes, cc) };
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {
             let config = QpConfig { lane: Placement::On(lane), ..config.clone() };
-            Qp::create(&pd, cq, cq, &config)
+            verbs::Qp::create(&pd, cq, cq, &config).map(Qp::One)
         });
-        let qps = qps.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
+        let parts = Parts {
+            qps: qps.collect::<Result<Vec<_>, _>>()?,
+            cqs: cqs.into_iter().map(Cq::One).collect(),
+            memory: [source, target].map(Mr::One),
+            srq,
+            store: None,
+            nics: Nics::One(context),
+        };
+        Ok(Self::new(settings, parts, (planes, mtu, name, gso), faults, capture))
+    }
+
+    /// A side whose planes that stand by belong to a second context.
+    fn open_two(settings: &Settings, nic: Nic, memory: usize, seed: Option<u64>) -> Result<Self> {
+        let planes = nic.planes();
+        let Nic { lanes, udp_port, faults, capture, gso } = nic;
+        let standby = settings.standby.unwrap_or_default();
+        let ports = lanes.into_iter().next().context("no lane")?;
+        let (backup, default): (Vec<_>, Vec<_>) =
+            ports.into_iter().enumerate().partition(|(plane, _)| standby.contains(*plane as u8));
+        let mut mtu = u32::MAX;
+        let (mut contexts, mut configs, mut of_nics) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cc_name = settings.cc;
+        for (nic, ports) in [default, backup].into_iter().enumerate() {
+            let (of_nic, ports): (Vec<usize>, Vec<_>) = ports.into_iter().unzip();
+            let settings = settings.of_planes(&of_nic);
+            let seed = seed.map(|seed| seed ^ (nic as u64) << 63);
+            let (context, of_ports) = open_context(&settings, vec![ports], udp_port, seed)?;
+            mtu = mtu.min(of_ports);
+            let cc = settings.congestion(of_nic.len(), &context.default_cc(0));
+            cc_name = cc.algorithm.into();
+            configs.push(settings.queue_pair(of_nic.len(), cc));
+            contexts.push(context);
+            of_nics.push(of_nic);
+        }
+        let both = "a side has two NICs";
+        let [default, backup] = <[Context; 2]>::try_from(contexts).ok().context(both)?;
+        let of_nics = <[Vec<usize>; 2]>::try_from(of_nics).ok().context(both)?;
+        let hold_ns = settings.failback_hold_ns.unwrap_or(FallbackConfig::default().hold_ns);
+        let hold_max_ns = FallbackConfig::default().hold_max_ns.max(hold_ns);
+        let config = FallbackConfig { hold_ns, hold_max_ns, ..FallbackConfig::default() };
+        let store = PeerStore::default();
+        let context = fallback::Context::open(
+            &default,
+            &backup,
+            Box::new(store.clone()),
+            completions(settings)?,
+            config,
+        )?;
+        let two = Two::new(context, of_nics);
+        let memory = memory.max(mtu as usize);
+        let register = |access| {
+            let mr = two.with(|context| context.register(memory, access));
+            mr.map(Mr::Two).with_context(|| no_memory(memory))
+        };
+        let [from, to] = settings.work.operations.access();
+        let memory = [register(from)?, register(to)?];
+        let [of_default, of_backup] = <[QpConfig; 2]>::try_from(configs).ok().context(both)?;
+        let qps = (0..settings.qps).map(|_| Qp::shift(&two, &of_default, &of_backup));
+        let parts = Parts {
+            qps: qps.collect::<Result<Vec<_>, _>>()?,
+            cqs: vec![Cq::Two(two.clone())],
+            memory,
+            srq: None,
+            store: Some(store),
+            nics: Nics::Two(two),
+        };
+        Ok(Self::new(settings, parts, (planes, mtu, cc_name, gso), faults, capture))
+    }
+
+    fn new(
+        settings: &Settings,
+        parts: Parts,
+        (planes, mtu, cc, gso): (usize, u32, CcName, bool),
+        faults: Vec<Arc<FaultStats>>,
+        capture: Option<Capture>,
+    ) -> Self {
+        let Parts { qps, cqs, memory: [source, target], srq, store, nics } = parts;
+        let ports = nics.query_ports().into_iter().filter(|port| port.lane == 0);
+        let ports = ports.map(|port| (port.name, port.notes)).collect();
+        let in_use = InUse { planes, ports, mtu, cc, gso };
+        let (work, retry) = (settings.work, settings.retry);
+        Self {
             control: None,
             qps,
             cqs,
@@ -143,19 +224,25 @@ impl Side {
             target,
             srq,
             work,
-            _pd: pd,
-            context,
+            store,
+            nics,
             in_use,
-            retry: settings.retry,
+            retry,
             faults,
             capture,
-        })
+        }
     }
 
     /// Lets `spindrift ctl` see and move the queue pairs, from now until the side ends. Not being able to is no reason not
     /// to run.
     pub(crate) fn open_control(&mut self, settings: &Settings, program: &str) {
-        self.control = settings.control.serve(program, &self.context);
+        self.control = match &self.nics {
+            Nics::One(context) => settings.control.serve(program, context.clone()),
+            Nics::Two(two) => {
+                let qps = self.qps.iter().filter_map(Qp::id).collect();
+                settings.control.serve(program, ShiftControl { two: two.clone(), qps })
+            }
+        };
     }
 
     /// What the peer has to know.
@@ -178,10 +265,10 @@ impl Side {
         Ok(())
     }
 
-    /// Connects queue pairs as was agreed with a peer.
-    pub(crate) fn establish(&mut self, agreed: &[Negotiated]) -> Result<(), VerbsError> {
-        for (qp, agreed) in self.qps.iter_mut().zip(agreed) {
-            qp.establish(agreed)?;
+    /// Connects queue pairs as was agreed with a peer, whose offer this is.
+    pub(crate) fn establish(&mut self, theirs: &Offer, agreed: &[Negotiated]) -> Result<(), VerbsError> {
+        for ((qp, peer), agreed) in self.qps.iter_mut().zip(&theirs.qps).zip(agreed) {
+            qp.establish(peer, agreed)?;
             self.in_use.mtu = self.in_use.mtu.min(agreed.rtr.path_mtu);
         }
         Ok(())
@@ -198,7 +285,7 @@ impl Side {
     /// Everything that was counted, for people: name and value, without what is 0.
     pub(crate) fn counted(&self) -> Counted {
         let mut ports = PortCounters::default();
-        for port in self.context.query_ports() {
+        for port in self.nics.query_ports() {
             add(&mut ports, &port.counters);
         }
         let mut faults: Vec<(&'static str, u64)> = Vec::new();
@@ -209,17 +296,18 @@ impl Side {
             }
         }
         faults.retain(|(_, value)| *value > 0);
-        let (transport, lanes) = (self.context.counters(), self.context.lane_counters());
+        let (transport, lanes) = (self.nics.counters(), self.nics.lane_counters());
         let mut devices = crate::driver::device_counters();
         for (_, counters) in &mut devices {
             counters.retain(|(_, value)| *value > 0);
         }
-        Counted { transport, lanes, ports, faults, devices }
+        let fallback = self.qps.iter().filter_map(Qp::fallback_counters).collect();
+        Counted { transport, lanes, ports, faults, fallback, devices }
     }
 
     /// Says what has come to be known of the ports since it was last told, such as that a path takes shorter packets.
     pub(crate) fn tell_new_notes(&mut self) {
-        let ports = self.context.query_ports().into_iter().filter(|port| port.lane == 0);
+        let ports = self.nics.query_ports().into_iter().filter(|port| port.lane == 0);
         for (known, port) in self.in_use.ports.iter_mut().zip(ports) {
             for note in port.notes.iter().skip(known.1.len()) {
                 eprint_line(format_args!("spindrift: {}: {note}", port.name));
@@ -239,6 +327,39 @@ impl Side {
     }
 }
 
+/// What [`Side::open`] has opened on one NIC or two.
+struct Parts {
+    qps: Vec<Qp>,
+    cqs: Vec<Cq>,
+    /// Source and target.
+    memory: [Mr; 2],
+    srq: Option<Srq>,
+    store: Option<PeerStore>,
+    nics: Nics,
+}
+
+fn no_memory(bytes: usize) -> String {
+    format!("cannot register {bytes} bytes of memory")
+}
+
+/// A context over these ports, and the payload bytes of a packet that they take.
+fn open_context(
+    settings: &Settings,
+    lanes: Vec<Vec<Box<dyn Port>>>,
+    udp_port: Option<u16>,
+    seed: Option<u64>,
+) -> Result<(Context, u32)> {
+    let base = ContextConfig::new(lanes.first().context("no lane")?);
+    let mut endpoint = settings.endpoint(base.endpoint);
+    endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
+    check_frames(lanes.first().map(Vec::as_slice).unwrap_or_default(), &endpoint)?;
+    let mtu = settings.mtu.min(endpoint.max_mtu());
+    let modes = vec![LaneMode::Inline; lanes.len()];
+    let context =
+        Context::open_lanes(lanes, ContextConfig { seed: seed.map(Into::into), lanes: modes, endpoint })?;
+    Ok((context, mtu))
+}
+
 /// Refuses ports whose frames hold no packet.
 fn check_frames(ports: &[Box<dyn Port>], endpoint: &EndpointConfig) -> Result<()> {
     let short = |plane: &usize| endpoint.max_mtu_of(*plane) < MIN_MTU;
@@ -253,9 +374,9 @@ fn check_frames(ports: &[Box<dyn Port>], endpoint: &EndpointConfig) -> Result<()
     )
 }
 
-/// Whether a context's ports have ever received anything.
-pub(crate) fn has_arrived(context: &Context) -> bool {
-    context.query_ports().iter().any(|port| port.counters.rx_frames > 0)
+/// Whether a side's ports have ever received anything.
+pub(crate) fn has_arrived(nics: &Nics) -> bool {
+    nics.query_ports().iter().any(|port| port.counters.rx_frames > 0)
 }
 
 /// Counters of a side.
@@ -265,6 +386,8 @@ pub(crate) struct Counted {
     pub(crate) lanes: LaneCounters,
     pub(crate) ports: PortCounters,
     pub(crate) faults: Vec<(&'static str, u64)>,
+    /// Of each queue pair in mode `shift`.
+    pub(crate) fallback: Vec<fallback::Counters>,
     /// By device, in the words of its driver.
     pub(crate) devices: Vec<(String, Vec<(String, u64)>)>,
 }
@@ -301,7 +424,18 @@ impl Counted {
         ]
         .map(|(name, value)| ("ports", name, value));
         let faults = self.faults.iter().map(|&(name, value)| ("faults", name, value));
-        transport.chain(lanes).chain(ports).chain(faults).filter(|(_, _, value)| *value > 0).collect()
+        let sum = |of: fn(&fallback::Counters) -> u64| self.fallback.iter().map(of).sum::<u64>();
+        let fallback = [
+            ("switches", sum(|of| of.switches)),
+            ("switches_by_peer", sum(|of| of.switches_by_peer)),
+            ("moves", sum(|of| of.moves)),
+            ("repeated", sum(|of| of.repeated)),
+            ("spared", sum(|of| of.spared)),
+            ("spares_failed", sum(|of| of.spares_failed)),
+        ]
+        .map(|(name, value)| ("fallback", name, value));
+        let all = transport.chain(lanes).chain(ports).chain(faults).chain(fallback);
+        all.filter(|(_, _, value)| *value > 0).collect()
     }
 }
 

@@ -47,6 +47,14 @@ impl EvLists {
         self.0.iter().flatten().copied()
     }
 
+    /// The lists of these planes alone.
+    pub(crate) fn only(&self, planes: &[usize]) -> Self {
+        match self.0.as_slice() {
+            [_] => self.clone(),
+            lists => Self(planes.iter().filter_map(|&plane| lists.get(plane).cloned()).collect()),
+        }
+    }
+
     /// The values of each of so many planes.
     pub(crate) fn of_planes(&self, planes: u8) -> Arc<[Vec<Ev>]> {
         let lists = self.0.iter().map(|list| list.iter().copied().map(Ev).collect());

@@ -1,21 +1,21 @@
 //! Diagnosis of a failed run: the cause, as far as this side can see it.
 
 use spindrift::counters::Counters;
-use spindrift::verbs::{AsyncEvent, Context, PortAttr};
+use spindrift::verbs::{AsyncEvent, PortAttr};
 
 use super::endpoint_setup::Side;
+use super::transport::Nics;
 
 impl Side {
     /// What arrived and what did not, and what was odd about it. `peer` is the other side.
     pub(crate) fn findings(&self, peer: &str) -> Vec<String> {
-        findings(&self.context.query_ports(), &self.context.counters(), peer)
+        findings(&self.nics.query_ports(), &self.nics.counters(), peer)
     }
 }
 
 /// Which rules the peers of this side's queue pairs broke, since it was last asked.
-pub(crate) fn violations(context: &Context) -> Vec<String> {
-    let events = core::iter::from_fn(|| context.poll_async_event());
-    let failures = events.filter_map(|event| match event {
+pub(crate) fn violations(nics: &Nics) -> Vec<String> {
+    let failures = nics.events().into_iter().filter_map(|event| match event {
         AsyncEvent::QpFatal(failure) if failure.violation.is_some() => Some(failure.to_string()),
         _ => None,
     });

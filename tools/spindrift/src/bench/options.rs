@@ -16,7 +16,7 @@ use super::check::{check, check_atomic_size, parse_faults, retry};
 use super::evs::EvLists;
 use super::operation::{Operation, Work};
 use super::pin::WaitName;
-use crate::config::{CcName, Config, EntropyName, PathSet, parse_planes};
+use crate::config::{CcName, Config, EntropyName, FallbackName, PathSet, parse_planes};
 use crate::ctl::ControlPlace;
 use crate::driver::Driver;
 use crate::place::Place;
@@ -215,6 +215,8 @@ pub(crate) struct Settings {
     pub(crate) backup: Option<u16>,
     /// Planes that stand by, if that was said.
     pub(crate) standby: Option<PlaneSet>,
+    /// How queue pairs move to them.
+    pub(crate) fallback: FallbackName,
     /// How long the others must have worked before packets return to them, if that was said.
     pub(crate) failback_hold_ns: Option<u64>,
     /// Whether the packets that take each of them are counted.
@@ -292,6 +294,7 @@ impl Settings {
             evs: args.evs.clone().or_else(|| config.path.evs.clone()),
             backup: args.backup_evs.or(config.path.backup),
             standby: args.standby.or(config.path.standby),
+            fallback: config.path.fallback.unwrap_or_default(),
             failback_hold_ns: args.failback_hold.map(whole_ns).or(config.path.failback_hold_ns),
             count_packets: false,
             port: port.or(config.nic.port).unwrap_or(defaults.port),
@@ -372,6 +375,27 @@ impl Settings {
         };
         let planes = planes.clamp(1, EndpointConfig::MAX_PORTS) as u8;
         PathConfig { count_packets: self.count_packets, ..set.paths(planes) }
+    }
+
+    /// Those of a NIC that has these planes of the run.
+    pub(super) fn of_planes(&self, planes: &[usize]) -> Self {
+        let place = |port: u8| planes.iter().position(|&plane| plane == usize::from(port));
+        let routes = self.routes.iter().filter_map(|route| {
+            let port = place(route.port)?;
+            Some(Route { port: port as u8, ..route.clone() })
+        });
+        let mut config = self.config.clone();
+        config.path.standby = None;
+        if let Some(ids) = &mut config.nic.plane_ids {
+            *ids = planes.iter().filter_map(|&plane| ids.get(plane).copied()).collect();
+        }
+        Self {
+            evs: self.evs.as_ref().map(|evs| evs.only(planes)),
+            routes: routes.collect(),
+            standby: None,
+            config,
+            ..self.clone()
+        }
     }
 
     /// How many entropy values of each plane are kept in reserve, if that was said.
@@ -490,6 +514,35 @@ mod tests {
         // Without a list, as ever.
         assert_eq!(settings_of("").paths(2).backup, PathConfig::new(2).backup);
         assert_eq!(Settings { backup: Some(7), ..settings_of("") }.paths(2).backup, 7);
+    }
+
+    /// With `--fallback shift` each NIC has the settings of its own planes, which are numbered from 0 there.
+    #[test]
+    fn a_nic_has_the_settings_of_its_planes() {
+        let route = |port, to: &str| Route::new(to.parse().unwrap(), port);
+        let settings = Settings {
+            evs: Some("1,2/3/4,5/6".parse().unwrap()),
+            routes: vec![route(0, "fd00::/64"), route(3, "fd03::/64"), route(1, "fd01::/64")],
+            standby: Some(PlaneSet(0b1010)),
+            ..settings_of("nic.plane_ids = [10, 11, 12, 13]\npath.standby = [1, 3]")
+        };
+        let of = |planes: &[usize]| {
+            let nic = settings.of_planes(planes);
+            let count = planes.len();
+            assert_eq!(nic.paths(count).standby, PlaneSet::default());
+            let routes = nic.routes.iter().map(|route| (route.port, route.to.to_string()));
+            let ids = nic.endpoint(EndpointConfig::new(Vec::new())).plane_ids;
+            (nic.evs.unwrap().to_string(), ids, routes.collect::<Vec<_>>())
+        };
+        let (evs, ids, routes) = of(&[1, 3]);
+        assert_eq!((&*evs, ids), ("0x3/0x6", vec![11, 13]));
+        assert_eq!(routes, [(1, "fd03::/64".to_owned()), (0, "fd01::/64".to_owned())]);
+        let (evs, ids, routes) = of(&[0, 2]);
+        assert_eq!((&*evs, ids), ("0x1,0x2/0x4,0x5", vec![10, 12]));
+        assert_eq!(routes, [(0, "fd00::/64".to_owned())]);
+        // One list is that of all planes.
+        let one = Settings { evs: Some("7,8".parse().unwrap()), ..settings };
+        assert_eq!(one.of_planes(&[3]).evs.unwrap().to_string(), "0x7,0x8");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use core_affinity::CoreId;
 use rustix::time::{ClockId, clock_gettime};
-use spindrift::verbs::Context;
+
+use super::transport::Nics;
 
 /// Longest sleep: what is looked at now and then is looked at so often.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
@@ -61,11 +62,10 @@ impl Cores {
     }
 
     /// Makes sure that all lanes can be slept on, if they are to be.
-    pub(crate) fn check(&self, context: &Context) -> Result<()> {
+    pub(crate) fn check(&self, nics: &Nics) -> Result<()> {
         if self.wait == WaitName::Poll {
-            for lane in 0..context.lanes() {
-                context
-                    .wait_lane(lane, Duration::ZERO)
+            for lane in 0..nics.lanes() {
+                nics.wait_lane(lane, Duration::ZERO)
                     .context("--wait poll: the system gives no file descriptors")?;
             }
         }
@@ -73,9 +73,9 @@ impl Cores {
     }
 
     /// After a turn of a lane that found nothing, where others may need the core.
-    pub(crate) fn rest(&self, context: &Context, lane: usize) {
+    pub(crate) fn rest(&self, nics: &Nics, lane: usize) {
         // It cannot fail: `check` has slept on all lanes.
-        if self.wait == WaitName::Spin || context.wait_lane(lane, SLEEP_MAX).is_err() {
+        if self.wait == WaitName::Spin || nics.wait_lane(lane, SLEEP_MAX).is_err() {
             std::thread::yield_now();
         }
     }
@@ -123,9 +123,9 @@ impl Idle {
 
     /// Tells what the last poll of a lane found. Returns whether it has slept since.
     #[inline]
-    pub(crate) fn after_turn(&mut self, work: usize, context: &Context, lane: usize) -> Result<bool> {
+    pub(crate) fn after_turn(&mut self, work: usize, nics: &Nics, lane: usize) -> Result<bool> {
         if self.wait == WaitName::Poll && work == 0 {
-            context.wait_lane(lane, SLEEP_MAX)?;
+            nics.wait_lane(lane, SLEEP_MAX)?;
             return Ok(true);
         }
         self.after(work);

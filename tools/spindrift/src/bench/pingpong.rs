@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
-use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
+use spindrift::verbs::{PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 use super::contents::Contents;
 use super::endpoint_setup::{Far, Side, has_arrived};
@@ -15,6 +15,7 @@ use super::operation::Operation;
 use super::pin::{Idle, cpu_time};
 use super::preemption::Preemption;
 use super::report::explain;
+use super::transport::{Cq, Qp};
 
 /// Rounds before those that count.
 pub(crate) const WARM_UP: u64 = 100;
@@ -189,7 +190,7 @@ impl<'a> Player<'a> {
 
     /// One turn of the lane, within the game: the next one, or a message, follows at once. Returns whether it has slept after it.
     fn poll(&mut self) -> Result<bool> {
-        let work = self.side.context.poll_busy();
+        let work = self.side.nics.poll_busy();
         self.see(work)
     }
 
@@ -198,18 +199,19 @@ impl<'a> Player<'a> {
         while let Some(wc) = self.side.cqs.first_mut().map(Cq::poll_one).transpose()?.flatten() {
             self.complete(&wc)?;
         }
-        self.idle.after_turn(work, &self.side.context, 0)
+        self.idle.after_turn(work, &self.side.nics, 0)
     }
 
     /// One turn of the lane that nothing is expected of: it only answers the peer.
     pub(crate) fn turn(&self) {
-        self.side.context.poll();
+        self.side.nics.poll();
         std::thread::yield_now();
     }
 
     fn complete(&mut self, wc: &Wc) -> Result<()> {
         if !wc.status.is_success() {
-            let why = explain(wc.status, &self.side.retry, has_arrived(&self.side.context));
+            let failure = self.side.qps.first().and_then(Qp::failure);
+            let why = explain(wc.status, failure, &self.side.retry, has_arrived(&self.side.nics));
             bail!("queue pair {:#08x}: round {} failed: {why}", wc.qpn.get(), wc.wr_id);
         }
         let (size, due) = (self.local.len, self.arrived);
@@ -348,7 +350,7 @@ impl<'a> Player<'a> {
     /// Polls until everything sent has been acknowledged.
     pub(crate) fn drain(&mut self, go_on: GoOn<'_>) -> Result<()> {
         while self.side.qps.first().is_some_and(|qp| qp.sends_outstanding() > 0) {
-            let work = self.side.context.poll();
+            let work = self.side.nics.poll();
             let has_slept = self.see(work)?;
             self.look(u64::MAX, has_slept, go_on)?;
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use spindrift::memory::Region;
-use spindrift::verbs::{Cq, Mr, Qp, RecvWr, Sge, Srq, Wc, WcOpcode};
+use spindrift::verbs::{RecvWr, Sge, Srq, Wc, WcOpcode};
 
 use super::contents::Contents;
 use super::layout::Layout;
 use super::operation::Work;
+use super::transport::{Cq, Mr, Qp};
 
 /// How long completions may take that have to come: only a fault of the transport reaches it.
 pub(crate) const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);

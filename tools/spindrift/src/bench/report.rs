@@ -7,6 +7,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
+use spindrift::fallback::FallbackError;
+use spindrift::path::PlaneSet;
 use spindrift::verbs::{RtsAttr, WcStatus};
 
 use super::endpoint_setup::{Counted, InUse};
@@ -269,6 +271,10 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
         put("outs", settings.work.outs.into());
     }
     put("srq", settings.work.srq.into());
+    if let Some(standby) = settings.standby.filter(|set| *set != PlaneSet::default()) {
+        put("standby", standby.iter().collect::<Vec<_>>().into());
+        put("fallback", settings.fallback.name().into());
+    }
     put("lanes", settings.lanes.into());
     put("wait", settings.wait.name().into());
     put("queue_pairs", settings.qps.into());
@@ -322,10 +328,14 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}{}{}{}, {}, tx depth {}{}, MTU {}, iCRC {}, congestion control {}, {}",
+        "port {}, {}{}{}{}{}, {}, tx depth {}{}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name,
         many(in_use.planes, "plane"),
         settings.link_rate.map_or_else(String::new, |rate| format!(" of {}/s", format_rate(rate))),
+        match settings.standby.filter(|set| *set != PlaneSet::default()) {
+            Some(standby) => format!(", standby {standby} ({} fallback)", settings.fallback.name()),
+            None => String::new(),
+        },
         if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },
         if settings.wait == WaitName::Poll { ", asleep while idle" } else { "" },
         many(settings.qps, "queue pair"),
@@ -359,7 +369,15 @@ fn seconds(ns: u64) -> String {
 }
 
 /// What a completion with an error means. To wait longer helps only where something of the peer's has `arrived` before.
-pub(crate) fn explain(status: WcStatus, retry: &RtsAttr, arrived: bool) -> String {
+pub(crate) fn explain(
+    status: WcStatus,
+    failure: Option<FallbackError>,
+    retry: &RtsAttr,
+    arrived: bool,
+) -> String {
+    if let Some(failure) = failure.filter(|failure| !matches!(failure, FallbackError::Application(_))) {
+        return format!("{status}: {failure}");
+    }
     match retry.budget_ns() {
         Some(ns) if status == WcStatus::RetryExceeded => format!(
             "{status}: no progress for {} (--timeout {}, --linear-retries {}, --exponential-retries {}){}",
@@ -379,7 +397,7 @@ pub(crate) fn explain(status: WcStatus, retry: &RtsAttr, arrived: bool) -> Strin
 
 /// Counters of one side as nested objects.
 pub(crate) fn counters_json(counted: &Counted) -> Json {
-    let mut groups: Map<String, Json> = ["transport", "lanes", "ports", "faults"]
+    let mut groups: Map<String, Json> = ["transport", "lanes", "ports", "faults", "fallback"]
         .map(|name| (name.to_owned(), json!({})))
         .into_iter()
         .collect();
@@ -403,7 +421,7 @@ pub(crate) fn counters_json(counted: &Counted) -> Json {
 pub(crate) fn counters_table(sides: &[(&str, &Counted)]) -> String {
     let lists: Vec<_> = sides.iter().map(|(_, counted)| counted.list()).collect();
     let mut names: Vec<(&str, &str)> = Vec::new();
-    for group in ["transport", "lanes", "ports", "faults"] {
+    for group in ["transport", "lanes", "ports", "faults", "fallback"] {
         for (found, name, _) in lists.iter().flatten() {
             if *found == group && !names.contains(&(group, name)) {
                 names.push((group, name));

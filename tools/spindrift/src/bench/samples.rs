@@ -10,11 +10,10 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use spindrift::endpoint::QpStatus;
 use spindrift::path::{EvId, EvState, EvStatus};
-use spindrift::verbs::{Context, Qp};
-use spindrift::wire::Qpn;
 use spindrift_pmd::LinkState;
 
 use super::endpoint_setup::Side;
+use super::transport::{Nics, Pair, PairOf, Qp};
 
 /// How often a sample is taken if nobody says.
 pub(crate) const USUAL_INTERVAL: Duration = Duration::from_millis(10);
@@ -154,11 +153,11 @@ pub(crate) struct Sampler {
     /// Wall clock and monotonic clock at one moment. From then on only the second counts: steps of the first do no harm.
     epoch: (u64, Instant),
     next: Instant,
-    context: Context,
-    /// Lane and number of each queue pair.
-    qps: Vec<(usize, Qpn)>,
+    nics: Nics,
+    /// Of each queue pair.
+    pairs: Vec<PairOf>,
     /// As far as they were told.
-    told: BTreeMap<(usize, EvId), Told>,
+    told: BTreeMap<(Pair, EvId), Told>,
     /// What took each path of a plane; nothing once there were too many to be told.
     paths: Option<BTreeMap<(u8, u32), u64>>,
     /// The first error; nothing more is written then.
@@ -183,8 +182,8 @@ impl Sampler {
             interval: config.interval,
             epoch: (since_1970, now),
             next: now,
-            context: side.context.clone(),
-            qps: side.qps.iter().map(|qp: &Qp| (qp.lane(), qp.qpn())).collect(),
+            nics: side.nics.clone(),
+            pairs: side.qps.iter().map(Qp::pair_of).collect(),
             told: BTreeMap::new(),
             paths: Some(BTreeMap::new()),
             error: None,
@@ -222,7 +221,7 @@ impl Sampler {
         let (epoch_ns, epoch) = self.epoch;
         let unix_ns = epoch_ns + now.duration_since(epoch).as_nanos() as u64;
         let mut planes = Vec::new();
-        for port in self.context.query_ports() {
+        for port in self.nics.query_ports() {
             if planes.len() <= port.plane {
                 planes.resize(port.plane + 1, PlaneSample { up: true, ..PlaneSample::default() });
             }
@@ -231,22 +230,27 @@ impl Sampler {
             plane.tx_bytes += port.counters.tx_bytes;
             plane.rx_bytes += port.counters.rx_bytes;
         }
-        let mut statuses = Vec::with_capacity(self.qps.len());
-        for (number, (lane, qpn)) in self.qps.clone().into_iter().enumerate() {
-            let (evs, status) = self.context.with_endpoint_of(lane, |endpoint| {
-                let evs: Vec<EvStatus> = endpoint.ev_states(qpn).into_iter().flatten().collect();
-                (evs, endpoint.qp_status(qpn))
+        // During a switch a queue pair may have none.
+        let pairs =
+            self.pairs.iter().enumerate().filter_map(|(number, pair)| Some((number, pair.now().ok()?)));
+        let pairs: Vec<(usize, Pair)> = pairs.collect();
+        let mut statuses = Vec::with_capacity(pairs.len());
+        for (number, pair) in pairs {
+            let (evs, status) = self.nics.with_endpoint(pair, |endpoint| {
+                let evs: Vec<EvStatus> = endpoint.ev_states(pair.qpn).into_iter().flatten().collect();
+                (evs, endpoint.qp_status(pair.qpn))
             })?;
             statuses.extend(status);
-            for status in evs {
+            for mut status in evs {
+                status.plane = self.nics.plane(pair.nic, status.plane.into()) as u8;
                 let state = StateName::from(status.state);
                 if let Some(plane) = planes.get_mut(usize::from(status.plane)) {
                     *plane.count(state, status.active) += 1;
                 }
-                self.tell(unix_ns, number, state, &status)?;
+                self.tell(unix_ns, (number, pair), state, &status)?;
             }
         }
-        let counters = self.context.counters();
+        let counters = self.nics.counters();
         self.write(&Line::Sample(Sample {
             unix_ns,
             rx_placed_bytes: counters.rx_placed_bytes,
@@ -273,11 +277,17 @@ impl Sampler {
     }
 
     /// Adds what has taken an entropy value since it was looked at last; writes what it came to, if that is news.
-    fn tell(&mut self, unix_ns: u64, queue_pair: usize, state: StateName, status: &EvStatus) -> Result<()> {
+    fn tell(
+        &mut self,
+        unix_ns: u64,
+        (queue_pair, pair): (usize, Pair),
+        state: StateName,
+        status: &EvStatus,
+    ) -> Result<()> {
         // SKIP lasts one turn, and is told by its number in the samples.
         let lasting = if state == StateName::Skip { StateName::Good } else { state };
         let news = Told { state: Some((lasting, status.active)), packets: status.packets };
-        let before = self.told.insert((queue_pair, status.id), news).unwrap_or_default();
+        let before = self.told.insert((pair, status.id), news).unwrap_or_default();
         if let Some(paths) = &mut self.paths {
             let taken = status.packets.wrapping_sub(before.packets);
             *paths.entry((status.plane, status.ev.0)).or_default() += u64::from(taken);

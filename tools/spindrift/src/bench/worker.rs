@@ -1,13 +1,14 @@
 //! One lane's part of a run: keeps a window of requests in flight on each of its queue pairs.
 
 use anyhow::{Result, bail};
-use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendOp, SendWr, Sge, Wc};
+use spindrift::verbs::{RemoteAddr, RtsAttr, SendOp, SendWr, Sge, Wc};
 
 use super::contents::{Contents, Request};
 use super::endpoint_setup::has_arrived;
 use super::pin::Idle;
 use super::report::explain;
 use super::timing::Done;
+use super::transport::{Cq, Nics, Qp};
 
 /// Polls and packets between two looks at the clock.
 const CLOCK_STEPS: usize = 64;
@@ -62,7 +63,7 @@ impl Memory {
 /// One lane's queue pairs and their completion queue.
 pub(super) struct Worker<'a> {
     pub(super) lane: usize,
-    pub(super) context: Context,
+    pub(super) nics: Nics,
     pub(super) streams: Vec<Stream<'a>>,
     pub(super) cq: &'a mut Cq,
     pub(super) contents: Contents,
@@ -90,9 +91,9 @@ impl Worker<'_> {
         }
         loop {
             left -= self.post(left)?;
-            let work = self.context.poll_lane(self.lane);
+            let work = self.nics.poll_lane(self.lane);
             let newly = self.complete(check, &mut done)?;
-            let has_slept = self.idle.after_turn(work + newly, &self.context, self.lane)?;
+            let has_slept = self.idle.after_turn(work + newly, &self.nics, self.lane)?;
             steps += if has_slept { CLOCK_STEPS } else { 1 + work };
             if steps >= CLOCK_STEPS {
                 steps = 0;
@@ -110,8 +111,8 @@ impl Worker<'_> {
     pub(super) fn serve(&mut self, clock: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         while !clock()? {
             for _ in 0..CLOCK_STEPS {
-                let work = self.context.poll_lane(self.lane);
-                if self.idle.after_turn(work, &self.context, self.lane)? {
+                let work = self.nics.poll_lane(self.lane);
+                if self.idle.after_turn(work, &self.nics, self.lane)? {
                     break;
                 }
             }
@@ -152,7 +153,7 @@ impl Worker<'_> {
                 bail!(
                     "queue pair {:#08x}: {operation} {write} of {len} bytes failed: {}",
                     wc.qpn.get(),
-                    explain(wc.status, &self.retry, has_arrived(&self.context))
+                    explain(wc.status, stream.qp.failure(), &self.retry, has_arrived(&self.nics))
                 );
             }
             if next & WRITE_MASK != write {

@@ -95,11 +95,11 @@ impl<'a> Writer<'a> {
             remote_target: far.target.at(0, layout.footprint())?,
             remote_source: far.source.unwrap_or(far.target).at(0, layout.footprint())?,
         };
-        let (context, retry, depth) = (&side.context, side.retry, side.work.depth(layout, depth));
+        let (nics, retry, depth) = (&side.nics, side.retry, side.work.depth(layout, depth));
         let lap = (verify == Verify::Every).then_some(layout.slots);
         let worker = |(lane, cq)| Worker {
             lane,
-            context: context.clone(),
+            nics: nics.clone(),
             streams: Vec::new(),
             cq,
             contents,

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Error, Result, bail};
-use spindrift::verbs::Context;
 
 use crate::bench::contents::Contents;
 use crate::bench::pin::Cores;
 use crate::bench::receiver::{ARRIVAL_LIMIT, Comparison, Receivers};
+use crate::bench::transport::Nics;
 use crate::stop::Stop;
 
 pub(super) const RUNNING: u8 = 0;
@@ -40,7 +40,7 @@ impl<'a> Helper<'a> {
         }
     }
 
-    pub(super) fn serve(&self, context: &Context, lane: usize, cores: &Cores) {
+    pub(super) fn serve(&self, nics: &Nics, lane: usize, cores: &Cores) {
         cores.pin(lane);
         let mut idle = cores.idle();
         loop {
@@ -49,7 +49,7 @@ impl<'a> Helper<'a> {
                 // The pump and the baseline have the machine to themselves.
                 PAUSED => self.sleep(),
                 _ => {
-                    let work = context.poll_lane(lane);
+                    let work = nics.poll_lane(lane);
                     let received = self.receivers().map_or(Ok(0), |receivers| receivers.turn(lane));
                     let received = received.unwrap_or_else(|error| {
                         self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);

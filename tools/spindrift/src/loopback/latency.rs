@@ -5,20 +5,20 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use spindrift::verbs::Context;
 
 use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::Side;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Game, Led, Player};
 use crate::bench::report::LatencyRow;
+use crate::bench::transport::Nics;
 use crate::stop::Stop;
 
 /// The other side of a latency run.
 enum Follower<'a> {
     Player(Box<Player<'a>>),
     /// The transport alone.
-    Responder(&'a Context),
+    Responder(&'a Nics),
 }
 
 /// Gives memory the bytes that are read, and the counters their first values.
@@ -53,7 +53,7 @@ pub(super) fn play(
     let far = target.target.region().clone();
     let mut leader = Player::new(writer, game, &to_target, mtu, idle)?;
     let mut follower = if operations.has_fetches() {
-        Follower::Responder(&target.context)
+        Follower::Responder(&target.nics)
     } else {
         Follower::Player(Box::new(Player::new(target, game, &to_writer, mtu, idle)?))
     };
@@ -75,7 +75,7 @@ pub(super) fn play(
                         player.drain(&mut |_| Ok(()))?;
                         player.turn();
                     }
-                    Follower::Responder(context) => idle.after(context.poll()),
+                    Follower::Responder(nics) => idle.after(nics.poll()),
                 }
             }
             Ok(longest_pause)

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::bench::transport::Mr;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift::memory::Region;
-use spindrift::verbs::Mr;
 
 use self::helper::{Helper, PAUSED, RUNNING, StopOnDrop};
 use self::latency::play;
@@ -196,16 +196,16 @@ impl Pair {
         let Self { settings, writer, target, layouts, cores, planes, yardstick, .. } = self;
         let [writers, targets] = &*cores;
         let (remote, work) = (target.remote(), settings.work);
-        let Side { qps, cqs, target: far, source: far_source, srq, context, .. } = target;
+        let Side { qps, cqs, target: far, source: far_source, srq, nics, .. } = target;
         let receivers =
             work.operations.takes_receive().then(|| Receivers::new(qps, cqs, srq.as_ref(), far, work));
         let helper = Helper::new(receivers.transpose()?);
-        let context = &*context;
+        let nics = &*nics;
         thread::scope(|scope| {
             let _stop_helper = StopOnDrop(&helper);
             for lane in 0..settings.lanes {
                 let helper = &helper;
-                scope.spawn(move || helper.serve(context, lane, targets));
+                scope.spawn(move || helper.serve(nics, lane, targets));
             }
             writers.pin(0);
             let seed = settings.seed.unwrap_or_default();
@@ -248,7 +248,7 @@ impl Pair {
     /// The result of a run, with what the sides know of an error's cause.
     fn end(&self, result: Result<()>) -> Result<()> {
         let result = result.map_err(|error| {
-            let known = [&self.writer, &self.target].into_iter().flat_map(|side| violations(&side.context));
+            let known = [&self.writer, &self.target].into_iter().flat_map(|side| violations(&side.nics));
             let known: Vec<_> = known.collect();
             if known.is_empty() || error.is::<Interrupted>() {
                 error

@@ -16,6 +16,7 @@ use serde_json::Value as Json;
 use spindrift_exchange::{Channel, Listener, MAX_MESSAGE_BYTES};
 
 use super::plan::{Message, Plan};
+use super::shift::store_token;
 use super::{Session, pretty};
 use crate::output::eprint_line;
 
@@ -59,12 +60,18 @@ enum Serving {
 #[derive(Debug, Default)]
 struct Shared {
     serving: Mutex<Serving>,
+    /// The token of the connection that the client's key-value store has, and who waits for it.
+    expected: Mutex<Option<(u64, Sender<Channel>)>>,
     over: AtomicBool,
 }
 
 impl Shared {
     fn serving(&self) -> MutexGuard<'_, Serving> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expected(&self) -> MutexGuard<'_, Option<(u64, Sender<Channel>)>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,6 +114,13 @@ impl Acceptor {
         self.port
     }
 
+    /// From now on, the connection whose first message has this token is the one of the client's key-value store.
+    pub(super) fn expect_store(&self, token: u64) -> ExpectedStore<'_> {
+        let (send, channel) = channel();
+        *self.shared.expected() = Some((token, send));
+        ExpectedStore { shared: &self.shared, channel }
+    }
+
     /// Waits for the next client.
     pub(super) fn next_client(&mut self, session: &Session) -> Result<Client> {
         *self.shared.serving() = Serving::Next;
@@ -117,6 +131,27 @@ impl Acceptor {
                 Err(RecvTimeoutError::Disconnected) => bail!("the thread that accepts clients panicked"),
             }
         }
+    }
+}
+
+/// The connection of a client's key-value store, which is yet to come. Dropping it turns that away.
+pub(super) struct ExpectedStore<'a> {
+    shared: &'a Shared,
+    channel: Receiver<Channel>,
+}
+
+impl ExpectedStore<'_> {
+    pub(super) fn wait(&self, limit: Duration) -> Result<Channel> {
+        let channel = self.channel.recv_timeout(limit);
+        channel.with_context(|| {
+            format!("the client's connection for --fallback shift did not come within {limit:?}")
+        })
+    }
+}
+
+impl Drop for ExpectedStore<'_> {
+    fn drop(&mut self) {
+        *self.shared.expected() = None;
     }
 }
 
@@ -237,6 +272,9 @@ impl AcceptorThread {
 
     /// What becomes of a connection that has sent its first message.
     fn greet(&mut self, mut channel: Channel, message: Json) {
+        if let Some(token) = store_token(&message) {
+            return self.greet_store(channel, token);
+        }
         let plan = match Plan::read(message) {
             Ok(plan) => plan,
             Err(reason) => {
@@ -256,6 +294,19 @@ impl AcceptorThread {
             until: now + self.timeout / 2,
             next_alive: now + ALIVE_INTERVAL,
         });
+    }
+
+    /// A connection for the key-value store of a client.
+    fn greet_store(&mut self, mut channel: Channel, token: u64) {
+        let expected = self.shared.expected().take_if(|(expected, _)| *expected == token);
+        let Some((_, waiting)) = expected else {
+            let reason = "a connection of --fallback shift that no client has announced".to_owned();
+            self.turn_away(&pretty(channel.peer()), &reason);
+            return self.refuse(channel, reason);
+        };
+        channel.set_timeout(self.timeout);
+        // The run may have ended.
+        let _ = waiting.send(channel);
     }
 
     /// Gives out the next client if it is wanted, and looks after the others.

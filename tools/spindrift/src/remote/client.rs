@@ -17,6 +17,7 @@ use super::peer::{Peer, Role};
 use super::plan::{Message, Plan, Shape, TOOL, VERSION};
 use super::planes::Planes;
 use super::pump::Sending;
+use super::shift::{Shift, connect_store};
 use super::{Connected, Session, sample};
 use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::{InUse, Side};
@@ -123,6 +124,7 @@ impl<'a> Client<'a> {
             seed: settings.seed.unwrap_or(1),
             with_pump: session.yardstick,
             verify_every: settings.verify == Verify::Every,
+            shift: Shift::of(settings)?,
             planes: Planes::unknown(),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
@@ -163,6 +165,10 @@ impl<'a> Client<'a> {
         let nic = session.open_nic(local, peer, &theirs)?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let side = Side::open(&session.settings, nic, memory, 0)?;
+        if let (Some(shift), Some(store)) = (&plan.shift, &side.store) {
+            let [_, server] = peer.connection()?;
+            store.add(connect_store(server, shift, session.timeout)?);
+        }
         peer.send(&Message::Ready)?;
         let mut connected = Connected::new(session, &session.settings, peer, side)?;
         let checked = check_paths(&mut connected, peer, &session.settings);

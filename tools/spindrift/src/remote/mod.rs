@@ -14,6 +14,7 @@ mod planes;
 mod port;
 mod pump;
 mod server;
+mod shift;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, bail};
 use clap::{ArgAction, Args};
-use spindrift::verbs::{Context, Extensions};
+use spindrift::verbs::Extensions;
 use spindrift_exchange::Offer;
 use spindrift_pmd::route::local_addresses;
 
@@ -38,7 +39,8 @@ use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, Idle, WaitName};
 use crate::bench::receiver::Receivers;
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
-use crate::config::RoutingName;
+use crate::bench::transport::Nics;
+use crate::config::{FallbackName, RoutingName};
 use crate::driver::{PortFlags, Reach, UDP};
 use crate::output::eprint_line;
 use crate::place::{Local, Place};
@@ -58,6 +60,7 @@ use self::plan::{Kind, Message, Shape};
 use self::planes::Planes;
 use self::port::{PortArg, Ports};
 use self::pump::first_address;
+use self::shift::wait_prepared;
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -104,6 +107,10 @@ pub(crate) struct RemoteArgs {
     /// UDP port to receive on [default: 4971, or a free one if that is taken]
     #[arg(long, value_name = "PORT")]
     udp_port: Option<u16>,
+    /// How queue pairs move to the planes that stand by: with their transport state, or by sending requests again over
+    /// a second queue pair, after the SHIFT paper (on both sides) [default: seamless]
+    #[arg(long, value_enum, value_name = "MODE")]
+    fallback: Option<FallbackName>,
     #[command(flatten)]
     of_ports: PortFlags,
     /// Client of `write-bw` or `send-bw`: also measure the raw UDP pump to the server, alternating with the run
@@ -189,6 +196,8 @@ fn run(args: &RemoteArgs, kind: Kind, work: Work) -> Result<()> {
     let samples = samples(args, kind)?;
     settings.count_packets = samples.is_some();
     settings.wait = args.wait;
+    settings.fallback = args.fallback.unwrap_or(settings.fallback);
+    shift::check_settings(&settings, args.fallback.is_some())?;
     if kind.shape == Shape::Latency {
         check_latency(&settings, &args.run, kind.name())?;
     }
@@ -474,22 +483,23 @@ impl Connected {
         let addresses = [first_address(&offer)?, first_address(&theirs)?];
         let planes = ports_of(&offer).min(ports_of(&theirs)) as u8;
         let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
-        cores.check(&side.context)?;
+        cores.check(&side.nics)?;
+        wait_prepared(&side, peer, session.timeout)?;
         let sampler = session.sampler(&side)?;
         Ok(Self { side, far, addresses, planes, cores, sampler })
     }
 
     /// Waits for the peer's next message while the lanes go on.
     fn receive(&mut self, peer: &mut Peer) -> Result<Message> {
-        let Self { side: Side { context, .. }, cores, sampler, .. } = self;
-        Lanes { context, cores, receivers: None, responds: false }.receive(peer, sampler)
+        let Self { side: Side { nics, .. }, cores, sampler, .. } = self;
+        Lanes { nics, cores, receivers: None, responds: false }.receive(peer, sampler)
     }
 }
 
 /// The lanes of a side that waits for its peer.
 #[derive(Clone, Copy)]
 struct Lanes<'a> {
-    context: &'a Context,
+    nics: &'a Nics,
     cores: &'a Cores,
     /// What takes the completions of receives, if there can be any.
     receivers: Option<&'a Receivers<'a>>,
@@ -500,24 +510,24 @@ struct Lanes<'a> {
 impl Lanes<'_> {
     /// One turn of a lane.
     fn turn(&self, lane: usize, idle: &mut Idle) -> Result<()> {
-        let work = self.context.poll_lane(lane);
+        let work = self.nics.poll_lane(lane);
         let received = self.receivers.map_or(Ok(0), |receivers| receivers.turn(lane))?;
         if self.responds {
-            idle.after_turn(work + received, self.context, lane)?;
+            idle.after_turn(work + received, self.nics, lane)?;
         } else if work + received == 0 {
-            self.cores.rest(self.context, lane);
+            self.cores.rest(self.nics, lane);
         }
         Ok(())
     }
 
     /// Waits for the peer's next message while the lanes go on, each but the first on a thread of its own.
     fn receive(self, peer: &mut Peer, sampler: &mut Option<Sampler>) -> Result<Message> {
-        let Self { context, .. } = self;
+        let Self { nics, .. } = self;
         let [over, failed] = [const { AtomicBool::new(false) }; 2];
-        let mut arrived = || context.query_ports().iter().map(|port| port.counters.rx_frames).sum();
+        let mut arrived = || nics.query_ports().iter().map(|port| port.counters.rx_frames).sum();
         thread::scope(|scope| {
             let _over = SetOnDrop(&over);
-            let threads: Vec<_> = (1..context.lanes())
+            let threads: Vec<_> = (1..nics.lanes())
                 .map(|lane| {
                     let (over, failed) = (&over, &failed);
                     scope.spawn(move || {

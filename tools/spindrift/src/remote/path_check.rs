@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use spindrift::endpoint::EndpointConfig;
+use spindrift::fallback::{self, Nic, QpId, SendState};
 use spindrift::path::PlaneRole;
-use spindrift::verbs::{SendOp, SendWr, WcStatus};
+use spindrift::verbs::{SendOp, SendWr, VerbsError, WcStatus};
 use spindrift_pmd::{ETHERNET_LEN, Medium};
 
 use super::Connected;
@@ -19,6 +20,7 @@ use super::peer::{LOOK_INTERVAL, Peer};
 use crate::bench::endpoint_setup::has_arrived;
 use crate::bench::options::Settings;
 use crate::bench::report::explain;
+use crate::bench::transport::{Nics, Qp, Two};
 use crate::output::eprint_line;
 
 /// How long the first packet of a plane is waited for. A plane that carries nothing at all is a matter of the run, which may wait longer.
@@ -32,6 +34,9 @@ const NEXT_LIMIT_RTTS: u32 = 600;
 const NEXT_LIMIT_MOST: Duration = Duration::from_secs(30);
 /// Shortest payload of those that are tried after one byte.
 const LADDER_FROM: u32 = 256;
+
+/// How long queue pairs may take to move to the other NIC: the move needs some round trips there.
+const MOVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Sizes of payload up to the MTU.
 fn ladder(mtu: u32) -> Vec<u32> {
@@ -67,63 +72,45 @@ enum Waited {
     Stuck(usize),
 }
 
-/// Looks at each plane. One that does not take packets of full size is denied to all queue pairs; if no other is left, that is an
-/// error. Where this host alone is between the sides, and where this side injects faults, there is nothing to find out.
+/// Looks at each plane. One that does not take packets of full size is denied to all queue pairs; if no other is left, or with
+/// `--fallback shift`, that is an error. Where this host alone is between the sides, and where this side injects faults, there is nothing
+/// to find out.
 pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: &Settings) -> Result<()> {
-    let ports = connected.side.context.query_ports();
+    let ports = connected.side.nics.query_ports();
     if settings.fault.is_some() || ports.iter().all(|port| port.medium == Medium::Host) {
         return Ok(());
     }
     let v6 = connected.addresses.iter().all(IpAddr::is_ipv6);
-    let remote_len = u32::try_from(connected.far.target.len).unwrap_or(u32::MAX);
-    let sizes = ladder(connected.side.in_use.mtu.min(remote_len));
-    let planes = connected.planes;
-    let usable = |cuts: &[Cut]| -> Vec<u8> {
-        (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
-    };
     // A slow link takes its time for one packet.
     let slow = settings
         .link_rate
         .map_or(0.0, |rate| f64::from(connected.side.in_use.mtu) * 16.0 / rate.max(1) as f64);
     let next_limit = NEXT_LIMIT + Duration::from_secs_f64(slow);
     let depth = settings.tx_depth as usize;
-    let mut check =
-        Check { connected, peer, depth, waiting: VecDeque::new(), done: 0, posted: 0, first: 0, next_limit };
-    let mut cuts: Vec<Cut> = Vec::new();
-    for plane in 0..planes {
-        check.allow_only(&[plane])?;
-        check.begin(&sizes)?;
-        let mut waited = check.wait(Some(FIRST_LIMIT))?;
-        if waited == Waited::Stuck(0) {
-            // An outage, maybe. The run would wait too, on every plane.
-            check.allow_only(&usable(&cuts))?;
-            waited = check.wait(None)?;
+    let planes = connected.planes;
+    let mut check = Check {
+        connected,
+        peer,
+        depth,
+        v6,
+        planes,
+        waiting: VecDeque::new(),
+        done: 0,
+        posted: 0,
+        first: 0,
+        next_limit,
+    };
+    let Nics::Two(two) = check.connected.side.nics.clone() else {
+        check.check_nic(0)?;
+        return check.prefer_primary();
+    };
+    // Packets of the second NIC take paths of their own.
+    for nic in [Nic::Default, Nic::Backup, Nic::Default] {
+        check.move_to(&two, nic)?;
+        if nic == Nic::Backup || check.posted == 0 {
+            check.planes = if nic == Nic::Backup { two.planes(nic).len() as u8 } else { planes };
+            check.check_nic(nic as usize)?;
         }
-        let Waited::Stuck(count) = waited else { continue };
-        // No longer one arrives either.
-        check.waiting.clear();
-        if let Some((&arrives, &vanishes)) = sizes.get(count - 1).zip(sizes.get(count)) {
-            cuts.push(Cut { plane, arrives, vanishes });
-        }
-        let left = usable(&cuts);
-        let goes_on = !left.is_empty() && {
-            check.allow_only(&left)?;
-            check.wait(Some(check.next_limit()?))? == Waited::Done
-        };
-        if !goes_on {
-            let texts: Vec<_> = cuts.iter().map(|cut| cut.text(v6, check.peer.name())).collect();
-            let least = cuts.iter().map(|cut| cut.arrives).min().unwrap_or(LADDER_FROM).max(LADDER_FROM);
-            bail!("{}; use --mtu {least}, or raise the MTU there", texts.join("; "));
-        }
-    }
-    check.allow_only(&usable(&cuts))?;
-    check.prefer_primary()?;
-    for cut in &cuts {
-        eprint_line(format_args!(
-            "spindrift: {}; the plane is not used: use --mtu {}, or raise the MTU there",
-            cut.text(v6, check.peer.name()),
-            cut.arrives.max(LADDER_FROM)
-        ));
     }
     Ok(())
 }
@@ -136,6 +123,9 @@ fn limit_for(rtt: Duration, usual: Duration) -> Duration {
 struct Check<'a> {
     connected: &'a mut Connected,
     peer: &'a mut Peer,
+    v6: bool,
+    /// Planes of the NIC.
+    planes: u8,
     /// Writes that the send queue holds.
     depth: usize,
     /// Sizes of the writes that did not yet fit in it.
@@ -150,17 +140,99 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Looks at each plane of a NIC, which the queue pairs use.
+    fn check_nic(&mut self, nic: usize) -> Result<()> {
+        let remote_len = u32::try_from(self.connected.far.target.len).unwrap_or(u32::MAX);
+        let sizes = ladder(self.connected.side.in_use.mtu.min(remote_len));
+        let planes = self.planes;
+        let usable = |cuts: &[Cut]| -> Vec<u8> {
+            (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
+        };
+        let mut cuts: Vec<Cut> = Vec::new();
+        for plane in 0..planes {
+            self.allow_only(&[plane])?;
+            self.begin(&sizes)?;
+            let mut waited = self.wait(Some(FIRST_LIMIT))?;
+            if waited == Waited::Stuck(0) {
+                // An outage, maybe. The run would wait too, on every plane.
+                self.allow_only(&usable(&cuts))?;
+                waited = self.wait(None)?;
+            }
+            let Waited::Stuck(count) = waited else { continue };
+            // No longer one arrives either.
+            self.waiting.clear();
+            if let Some((&arrives, &vanishes)) = sizes.get(count - 1).zip(sizes.get(count)) {
+                cuts.push(Cut { plane, arrives, vanishes });
+            }
+            let left = usable(&cuts);
+            // A queue pair that is prepared later would use the plane.
+            let can_deny = matches!(self.connected.side.nics, Nics::One(_));
+            let goes_on = can_deny && !left.is_empty() && {
+                self.allow_only(&left)?;
+                self.wait(Some(self.next_limit()?))? == Waited::Done
+            };
+            if !goes_on {
+                let texts: Vec<_> = cuts.iter().map(|cut| self.text(nic, cut)).collect();
+                let least = cuts.iter().map(|cut| cut.arrives).min().unwrap_or(LADDER_FROM).max(LADDER_FROM);
+                bail!("{}; use --mtu {least}, or raise the MTU there", texts.join("; "));
+            }
+        }
+        self.allow_only(&usable(&cuts))?;
+        for cut in &cuts {
+            eprint_line(format_args!(
+                "spindrift: {}; the plane is not used: use --mtu {}, or raise the MTU there",
+                self.text(nic, cut),
+                cut.arrives.max(LADDER_FROM)
+            ));
+        }
+        Ok(())
+    }
+
+    fn text(&self, nic: usize, cut: &Cut) -> String {
+        let plane = self.connected.side.nics.plane(nic, cut.plane.into()) as u8;
+        Cut { plane, ..*cut }.text(self.v6, self.peer.name())
+    }
+
+    /// Moves all queue pairs to a NIC, and waits until they are there.
+    fn move_to(&mut self, two: &Two, nic: Nic) -> Result<()> {
+        let qps: Vec<QpId> = self.connected.side.qps.iter().filter_map(Qp::id).map(|(qp, _)| qp).collect();
+        two.with(|context| qps.iter().try_for_each(|qp| context.prefer(*qp, nic)))?;
+        let is_there = |context: &mut fallback::Context, qp: &QpId| {
+            let steady = matches!(context.state(*qp)?.0, SendState::Default | SendState::Fallback);
+            Ok::<_, VerbsError>(steady && context.pair(*qp)?.0 == nic)
+        };
+        let (start, mut next_look) = (Instant::now(), Instant::now());
+        while !two.with(|context| {
+            qps.iter().try_fold(true, |all, qp| Ok::<_, VerbsError>(all & is_there(context, qp)?))
+        })? {
+            self.connected.side.nics.poll();
+            let now = Instant::now();
+            if now >= next_look {
+                next_look = now + LOOK_INTERVAL;
+                self.peer.tick(self.done as u64)?;
+            }
+            if now.duration_since(start) > MOVE_LIMIT {
+                bail!(
+                    "the {nic} carries no packets to the {}: its queue pairs did not move there within {MOVE_LIMIT:?}",
+                    self.peer.name()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Has every queue pair send on these planes alone.
     fn allow_only(&self, wanted: &[u8]) -> Result<()> {
-        let Connected { side, planes, .. } = &*self.connected;
+        let Self { connected: Connected { side, .. }, planes, .. } = self;
         for qp in &side.qps {
-            side.context.with_endpoint_of(qp.lane(), |endpoint| {
+            let pair = qp.pair_of().now()?;
+            side.nics.with_endpoint(pair, |endpoint| {
                 // First those that are allowed, so that there always is one.
                 for plane in wanted {
-                    endpoint.allow_plane(qp.qpn(), *plane);
+                    endpoint.allow_plane(pair.qpn, *plane);
                 }
                 for plane in (0..*planes).filter(|plane| !wanted.contains(plane)) {
-                    endpoint.deny_plane(qp.qpn(), plane);
+                    endpoint.deny_plane(pair.qpn, plane);
                 }
             })?;
         }
@@ -169,8 +241,12 @@ impl Check<'_> {
 
     /// The standby served while the others were denied, which is no failure.
     fn prefer_primary(&self) -> Result<()> {
-        let qps = &self.connected.side.qps;
-        qps.iter().try_for_each(|qp| Ok(qp.prefer_role(PlaneRole::Primary).map(drop)?))
+        let Connected { side, .. } = &*self.connected;
+        for qp in &side.qps {
+            let pair = qp.pair_of().now()?;
+            side.nics.with_endpoint(pair, |endpoint| endpoint.prefer_role(pair.qpn, PlaneRole::Primary))?;
+        }
+        Ok(())
     }
 
     /// Begins a plane: a write of each of these sizes, from and to the start of memory, is posted as the send queue has room.
@@ -209,8 +285,8 @@ impl Check<'_> {
                 next_look = now + LOOK_INTERVAL;
                 self.peer.tick(self.done as u64)?;
             }
-            for lane in 0..self.connected.side.context.lanes() {
-                self.connected.side.context.poll_lane(lane);
+            for lane in 0..self.connected.side.nics.lanes() {
+                self.connected.side.nics.poll_lane(lane);
             }
             let before = self.done;
             self.take_completions()?;
@@ -233,8 +309,8 @@ impl Check<'_> {
     /// How long a longer packet is waited for, with the round-trip times of now.
     fn next_limit(&self) -> Result<Duration> {
         let side = &self.connected.side;
-        let qp = side.qps.first().context("no queue pair")?;
-        let status = side.context.with_endpoint_of(qp.lane(), |endpoint| endpoint.qp_status(qp.qpn()))?;
+        let pair = side.qps.first().context("no queue pair")?.pair_of().now()?;
+        let status = side.nics.with_endpoint(pair, |endpoint| endpoint.qp_status(pair.qpn))?;
         let rtt = status.map_or(Duration::ZERO, |status| Duration::from_nanos(status.smoothed_rtt_ns));
         Ok(limit_for(rtt, self.next_limit))
     }
@@ -244,7 +320,8 @@ impl Check<'_> {
         for cq in &mut side.cqs {
             while let Some(wc) = cq.poll_one()? {
                 if wc.status != WcStatus::Success {
-                    let why = explain(wc.status, &side.retry, has_arrived(&side.context));
+                    let failure = side.qps.iter().find_map(Qp::failure);
+                    let why = explain(wc.status, failure, &side.retry, has_arrived(&side.nics));
                     return Err(self.peer.blame(anyhow!("a write of the path check failed: {why}")));
                 }
                 self.done += 1;

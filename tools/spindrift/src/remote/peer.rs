@@ -10,13 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
-use spindrift::verbs::{Context, WcStatus};
+use spindrift::verbs::WcStatus;
 use spindrift_exchange::{Channel, ExchangeError, Offer};
 
 use super::plan::{Message, Plan};
 use super::{address_towards, pretty};
 use crate::bench::endpoint_setup::Side;
 use crate::bench::findings::violations;
+use crate::bench::transport::Nics;
 use crate::output::error_chain;
 use crate::place::Local;
 use crate::stop::{Interrupted, Stop};
@@ -69,6 +70,8 @@ impl std::error::Error for Ended {}
 /// The other side.
 pub(super) struct Peer {
     channel: Channel,
+    /// Of this side.
+    role: Role,
     /// Its name, if it was given one, and address.
     address: String,
     /// The same, and what it is.
@@ -85,7 +88,7 @@ pub(super) struct Peer {
     /// Nothing more can be sent.
     over: bool,
     /// This side of the run: the peer may break a rule.
-    watched: Option<Context>,
+    watched: Option<Nics>,
 }
 
 impl Peer {
@@ -105,6 +108,7 @@ impl Peer {
         let now = Instant::now();
         Self {
             channel,
+            role,
             name: format!("{} {address}", role.of_peer()),
             address,
             stop: stop.clone(),
@@ -129,6 +133,11 @@ impl Peer {
         &self.name
     }
 
+    /// What this side is.
+    pub(super) const fn role(&self) -> Role {
+        self.role
+    }
+
     pub(super) fn stop(&self) -> &Stop {
         &self.stop
     }
@@ -149,14 +158,15 @@ impl Peer {
     /// Brings the queue pairs of both sides up. From here on it may be silent for as long as queue pairs wait.
     pub(super) fn agree(&mut self, side: &mut Side, offer: &Offer) -> Result<Offer> {
         let budget = side.retry.budget_ns().map(Duration::from_nanos);
-        let theirs = self.channel.agree(offer, |_, agreed| side.establish(agreed)).map_err(|error| {
-            // It has been told anything else, or cannot be.
-            self.over = !matches!(error, ExchangeError::Cancelled);
-            self.named(error)
-        })?;
+        let theirs =
+            self.channel.agree(offer, |theirs, agreed| side.establish(theirs, agreed)).map_err(|error| {
+                // It has been told anything else, or cannot be.
+                self.over = !matches!(error, ExchangeError::Cancelled);
+                self.named(error)
+            })?;
         self.limit = self.limit.zip(budget).map(|(timeout, budget)| timeout.max(budget));
         self.last_seen = Instant::now();
-        self.watched = Some(side.context.clone());
+        self.watched = Some(side.nics.clone());
         Ok(theirs)
     }
 

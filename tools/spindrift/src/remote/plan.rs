@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
 use super::planes::Planes;
+use super::shift::Shift;
 use crate::bench::check::TX_DEPTH_MAX;
 use crate::bench::layout::Layout;
 use crate::bench::operation::{Operation, Verb, Work};
@@ -15,8 +16,9 @@ use crate::bench::options::Settings;
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
 /// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are, before 5 there
-/// were writes only, before 6 no mixes, and atomic operations used other places in memory.
-pub(super) const VERSION: u32 = 6;
+/// were writes only, before 6 no mixes, and atomic operations used other places in
+/// memory, before 7 no fallback in mode `shift`.
+pub(super) const VERSION: u32 = 7;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 /// Most rounds of a ping-pong: what counts them does not overflow.
@@ -105,6 +107,9 @@ pub(super) struct Plan {
     /// Every write is compared: the client will ask for it before it uses a place again.
     #[serde(default)]
     pub(super) verify_every: bool,
+    /// Both sides have two NICs, with `--fallback shift`.
+    #[serde(default)]
+    pub(super) shift: Option<Shift>,
     /// The client's.
     pub(super) planes: Planes,
 }

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
-use spindrift::verbs::Mr;
 use spindrift_exchange::Channel;
 
-use super::acceptor::Acceptor;
+use super::acceptor::{Acceptor, ExpectedStore};
 use super::memory::{Bound, needed};
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
 use super::plan::{Message, Plan, Shape};
 use super::planes::Planes;
 use super::pump::receive_slice;
+use super::shift::check_plan;
 use super::{Connected, Lanes, Session};
 use crate::bench::contents::Contents;
 use crate::bench::endpoint_setup::{InUse, Side, completions};
@@ -26,6 +26,7 @@ use crate::bench::pingpong::{Game, Player};
 use crate::bench::receiver::{ARRIVAL_LIMIT, Receivers};
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
+use crate::bench::transport::Mr;
 use crate::output::{eprint_line, error_chain, print_line};
 
 /// What the server saw of one size.
@@ -96,7 +97,7 @@ fn serve<'a>(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     let client = acceptor.next_client(session)?;
-    let server = server.insert(Server::connect(session, client)?);
+    let server = server.insert(Server::connect(session, acceptor, client)?);
     let followed = server.follow(rows);
     let followed = followed.map_err(|error| server.peer.with_findings(error, &server.connected.side));
     let followed = followed.inspect_err(|error| server.peer.abort(error));
@@ -118,7 +119,7 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn connect(session: &'a Session, (channel, plan): (Channel, Plan)) -> Result<Self> {
+    fn connect(session: &'a Session, acceptor: &Acceptor, (channel, plan): (Channel, Plan)) -> Result<Self> {
         let mut peer = Peer::new(channel, Role::Server, None, session.timeout, &session.stop);
         let mut settings = session.settings.clone();
         settings.qps = plan.queue_pairs;
@@ -138,7 +139,8 @@ impl<'a> Server<'a> {
         let side = nic.and_then(|nic| Side::open(&settings, nic, memory, 1));
         let side = side.inspect_err(|error| peer.refuse(error))?;
         let planes = Planes::new(&local, &peer)?;
-        let connected = Self::set_up(session, &settings, &mut peer, planes, side);
+        let expected = plan.shift.as_ref().map(|shift| acceptor.expect_store(shift.token()));
+        let connected = Self::set_up(session, &settings, &mut peer, planes, side, expected);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
             print_line(&format!(
@@ -156,6 +158,7 @@ impl<'a> Server<'a> {
 
     /// Whether the plan can be followed, in these settings that it makes. Nothing is taken before.
     fn check(session: &Session, settings: &Settings, plan: &Plan) -> Result<Vec<Layout>> {
+        check_plan(settings, plan.shift.as_ref())?;
         let layouts =
             plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason))?;
         let extensions = plan.work.operations.extensions();
@@ -181,13 +184,19 @@ impl<'a> Server<'a> {
         peer: &mut Peer,
         planes: Planes,
         side: Side,
+        expected: Option<ExpectedStore<'_>>,
     ) -> Result<Connected> {
         peer.send(&Message::Accept { planes })?;
         // The client's ports and memory may take it a while.
         match peer.receive_silently()? {
-            Message::Ready => Connected::new(session, settings, peer, side),
-            other => Err(peer.unexpected(&other, "ready")),
+            Message::Ready => {}
+            other => return Err(peer.unexpected(&other, "ready")),
         }
+        if let (Some(expected), Some(store)) = (expected, &side.store) {
+            // The client has connected before.
+            store.add(expected.wait(session.timeout)?);
+        }
+        Connected::new(session, settings, peer, side)
     }
 
     /// The client's next message; the lanes go on meanwhile.
@@ -271,7 +280,7 @@ impl<'a> Server<'a> {
         let contents = self.contents(layout);
         let Self { peer, connected, plan, interface, .. } = self;
         let Connected { side, cores, sampler, addresses, .. } = connected;
-        let Side { qps, cqs, source, target, srq, work, context, .. } = side;
+        let Side { qps, cqs, source, target, srq, work, nics, .. } = side;
         let receivers = if work.operations.takes_receive() {
             let mut receivers = Receivers::new(qps, cqs, srq.as_ref(), target, *work)?;
             receivers.start(&contents, None)?;
@@ -279,7 +288,7 @@ impl<'a> Server<'a> {
         } else {
             None
         };
-        let lanes = Lanes { context, cores, receivers: receivers.as_ref(), responds: false };
+        let lanes = Lanes { nics, cores, receivers: receivers.as_ref(), responds: false };
         let memory = Memory { source, target, contents, work: *work, lanes };
         peer.send(&Message::Ready)?;
         let before = cpu_time();
@@ -331,8 +340,8 @@ impl<'a> Server<'a> {
             before
         };
         let (operations, measured) = if has_fetches {
-            let Connected { side: Side { context, .. }, cores, sampler, .. } = &mut self.connected;
-            let lanes = Lanes { context, cores, receivers: None, responds: true };
+            let Connected { side: Side { nics, .. }, cores, sampler, .. } = &mut self.connected;
+            let lanes = Lanes { nics, cores, receivers: None, responds: true };
             done(lanes.receive(&mut self.peer, sampler)?, &self.peer)?
         } else {
             self.done()?
@@ -340,8 +349,8 @@ impl<'a> Server<'a> {
         let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
         let verified = if has_fetches {
             let contents = self.contents(layout);
-            let Connected { side: Side { source, target, work, context, .. }, cores, .. } = &self.connected;
-            let lanes = Lanes { context, cores, receivers: None, responds: false };
+            let Connected { side: Side { source, target, work, nics, .. }, cores, .. } = &self.connected;
+            let lanes = Lanes { nics, cores, receivers: None, responds: false };
             let memory = Memory { source, target, contents, work: *work, lanes };
             memory.compare(&mut self.peer, &operations)?
         } else {
@@ -403,8 +412,8 @@ impl Memory<'_> {
     fn wait_for(&self, receivers: &Receivers<'_>, peer: &mut Peer, messages: &[u64]) -> Result<()> {
         let deadline = Instant::now() + ARRIVAL_LIMIT;
         loop {
-            for lane in 0..self.lanes.context.lanes() {
-                self.lanes.context.poll_lane(lane);
+            for lane in 0..self.lanes.nics.lanes() {
+                self.lanes.nics.poll_lane(lane);
                 receivers.turn(lane)?;
             }
             if receivers.has_taken(messages) {

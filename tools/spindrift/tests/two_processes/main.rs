@@ -7,6 +7,7 @@ mod ends;
 mod operations;
 mod samples;
 mod setup;
+mod shift;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,7 +23,7 @@ use support::{Running, run, spindrift, stderr, stdout};
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Of the messages between client and server.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 fn free_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
@@ -136,7 +137,7 @@ fn with_every_write_compared_no_changed_byte_goes_unseen() {
     // Each write is compared with a chance of one in thirty otherwise.
     let args = ["-s", "64K", "-t", "4", "-n", "400", "--no-icrc", "--verify", "every"];
     let server = Server::start(&["write-bw", "--no-icrc"]);
-    let fault = ["--fault", "corrupt=0.1%,opcode=write"];
+    let fault = ["--fault", "corrupt=1%,opcode=write"];
     let client = run(&[&["write-bw", "127.0.0.1", "-p", &server.port], &args[..], &fault].concat());
     let server = server.end();
     let alone = run(&[&["loopback"], &args[..], &fault].concat());

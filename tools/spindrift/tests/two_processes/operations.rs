@@ -107,8 +107,8 @@ fn sweeps_over_all_sizes() {
 /// As [`super::with_every_write_compared_no_changed_byte_goes_unseen`], on whichever side the bytes arrive.
 #[test]
 fn a_changed_byte_is_found_wherever_bytes_go() {
-    const TO_SERVER: &str = "corrupt=0.2%,opcode=0xc0|0xc1|0xc2|0xc4";
-    const TO_CLIENT: &str = "corrupt=0.2%,opcode=0xcd|0xce|0xcf|0xd0";
+    const TO_SERVER: &str = "corrupt=1%,opcode=0xc0|0xc1|0xc2|0xc4";
+    const TO_CLIENT: &str = "corrupt=1%,opcode=0xcd|0xce|0xcf|0xd0";
     for (command, options, [server_fault, client_fault]) in [
         ("send-bw", "", [None, Some(TO_SERVER)]),
         ("send-bw", "--srq", [None, Some(TO_SERVER)]),

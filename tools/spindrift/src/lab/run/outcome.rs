@@ -11,6 +11,7 @@ use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
 use super::scenario::{Flow, QUIET, Scenario};
 use super::traffic::{Files, Said};
+use crate::config::FallbackName;
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
 use crate::lab::schedule::{Happened, apply};
@@ -52,6 +53,8 @@ pub(super) struct FlowOutcome {
     pub(super) baseline_bps: f64,
     pub(super) verified: bool,
     pub(super) qp_errors: u64,
+    /// In mode `shift`, other queue pairs replace those that fail.
+    pub(super) fallback: FallbackName,
     pub(super) said: Said,
 }
 
@@ -65,6 +68,8 @@ pub(super) struct EventOutcome {
     pub(super) what: Vec<String>,
     /// Within what time traffic should be itself again.
     pub(super) goal_ms: Option<f64>,
+    /// A link fails, and no port tells. In mode `shift` retries must be exhausted first, for which there is no goal.
+    pub(super) silent: bool,
     pub(super) flows: Vec<Effect>,
 }
 
@@ -131,6 +136,7 @@ impl Outcome {
                 baseline_bps,
                 verified: is_verified(&said),
                 qp_errors: qp_errors.iter().sum(),
+                fallback: flow.fallback,
                 said,
             });
         }
@@ -144,7 +150,7 @@ impl Outcome {
             if !flow.verified {
                 bail!("flow {}: memory does not hold what was written", flow.name);
             }
-            if flow.qp_errors > 0 {
+            if flow.qp_errors > 0 && flow.fallback == FallbackName::Seamless {
                 bail!("flow {}: a queue pair failed", flow.name);
             }
         }
@@ -171,6 +177,7 @@ struct Known {
     took_ms: f64,
     what: Vec<String>,
     goal_ms: Option<f64>,
+    silent: bool,
     /// What each flow can carry from then on.
     capacities: Vec<f64>,
 }
@@ -207,6 +214,7 @@ fn events(
                 took_ms: ms(happened.from, happened.to),
                 what: happened.lines(&scenario.entries),
                 goal_ms: goal_ms(scenario, &happened.events),
+                silent: happened.events.iter().any(|event| is_silent(scenario, event)),
                 capacities: capacities(&set),
             }
         })
@@ -217,7 +225,10 @@ fn events(
         let capacities = before.map_or_else(|| whole.clone(), |before| before.capacities.clone());
         let what = vec![format!("flow {} begins", flow.name)];
         let (at_ms, kind) = (flow.start_ms, EventKind::Flow);
-        known.insert(place, Known { at_ms, kind, took_ms: 0.0, what, goal_ms: None, capacities });
+        known.insert(
+            place,
+            Known { at_ms, kind, took_ms: 0.0, what, goal_ms: None, silent: false, capacities },
+        );
     }
     let end_ms = scenario.duration.as_secs_f64() * 1e3;
     let ends: Vec<_> = known.iter().skip(1).map(|event| event.at_ms).chain([end_ms]).collect();
@@ -238,6 +249,7 @@ fn events(
         took_ms: event.took_ms,
         what: event.what,
         goal_ms: event.goal_ms,
+        silent: event.silent,
     };
     known.into_iter().zip(ends).map(outcome).collect()
 }
@@ -268,6 +280,11 @@ fn effect(flow: &FlowOutcome, at_ms: f64, until_ms: f64, possible_bps: f64) -> E
         losses: during(|sample| sample.losses),
         retransmits: during(|sample| sample.tx_retransmits),
     }
+}
+
+fn is_silent(scenario: &Scenario, event: &Event) -> bool {
+    let entry = scenario.entries.get(event.entry);
+    event.begins && entry.is_some_and(|entry| matches!(entry.fault.action, Action::Blackhole))
 }
 
 /// The time within which traffic should have recovered: from paths that fail without a sign 5 ms, from a host's port that does so

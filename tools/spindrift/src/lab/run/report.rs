@@ -13,6 +13,7 @@ use super::recovery::ENOUGH;
 use super::scenario::Scenario;
 use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample, Sample, StateName};
+use crate::config::FallbackName;
 use crate::output::write_file;
 use crate::topology::SwitchKind;
 use crate::units::count;
@@ -155,6 +156,9 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
         let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };
         let errors = match flow.qp_errors {
             0 => "no queue pair error".to_owned(),
+            errors if flow.fallback == FallbackName::Shift => {
+                format!("{} that other queue pairs replaced", count(errors, "queue pair error"))
+            }
             errors => count(errors, "QUEUE PAIR ERROR"),
         };
         let messages = flow.said.client["rows"][0]["iterations"].as_u64().unwrap_or_default();
@@ -179,19 +183,21 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for event in &outcome.events {
         for (number, effect) in event.flows.iter().enumerate() {
-            rows.push(row(event, effect, number == 0));
+            let flow = outcome.flows.iter().find(|flow| flow.name == effect.flow);
+            let exhausts = event.silent && flow.is_some_and(|flow| flow.fallback == FallbackName::Shift);
+            rows.push(row(event, effect, number == 0, event.goal_ms.filter(|_| !exhausts)));
         }
     }
     page + &table(&rows)
 }
 
-fn row(event: &EventOutcome, effect: &Effect, first: bool) -> Vec<String> {
+fn row(event: &EventOutcome, effect: &Effect, first: bool, goal_ms: Option<f64>) -> Vec<String> {
     let recovered = match effect.recovery_ms {
         Some(after) => format!("{after:.0}"),
         None if effect.possible_gbps == 0.0 => "-".to_owned(),
         None => "NO".to_owned(),
     };
-    let goal = match (event.goal_ms, effect.recovery_ms) {
+    let goal = match (goal_ms, effect.recovery_ms) {
         (None, _) => "-".to_owned(),
         (Some(_), None) if effect.possible_gbps == 0.0 => "-".to_owned(),
         (Some(goal), Some(after)) if after <= goal => format!("{goal:.0}: met"),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use spindrift::path::PlaneSet;
 use spindrift_srv6::{Fabric, Node};
 
+use crate::config::FallbackName;
 use crate::driver::{self, Driver, Kernel, UDP};
 use crate::lab::fault::{Action, Dir, LinkFault};
 use crate::lab::schedule::{self, Entry};
@@ -80,6 +81,8 @@ pub(super) struct Flow {
     pub(super) to: u16,
     /// Planes that stand by.
     pub(super) standby: PlaneSet,
+    /// How its queue pairs move to them.
+    pub(super) fallback: FallbackName,
     pub(super) start: Duration,
     /// It goes back where another one goes.
     pub(super) back: bool,
@@ -120,6 +123,7 @@ struct FlowTable {
     from: Option<String>,
     to: Option<String>,
     standby: Vec<u8>,
+    fallback: FallbackName,
     both: Option<bool>,
     start: Option<String>,
     options: Vec<String>,
@@ -294,12 +298,18 @@ impl Reader<'_> {
         if standby == PlaneSet::first(planes) {
             return Err(self.file.wrong(&place, "standby", "at least one plane must not stand by"));
         }
-        let FlowTable { operation, options, udp_options, client_options, server_options, .. } = table;
+        if table.fallback == FallbackName::Shift && standby == PlaneSet(0) {
+            let why = "\"shift\" needs planes that stand by: those of the second NIC";
+            return Err(self.file.wrong(&place, "fallback", why));
+        }
+        let FlowTable { operation, fallback, options, udp_options, client_options, server_options, .. } =
+            table;
         let there = Flow {
             operation,
             from,
             to,
             standby,
+            fallback,
             start,
             back: false,
             options,
@@ -380,11 +390,13 @@ mod tests {
                 options.map(|list| list.iter().map(|&text| text.to_owned()).collect());
             let start = Duration::from_millis(start);
             let (operation, standby) = (FlowOperation::Write, PlaneSet(0));
+            let fallback = FallbackName::Seamless;
             Flow {
                 operation,
                 from,
                 to,
                 standby,
+                fallback,
                 start,
                 back,
                 options,
@@ -409,8 +421,9 @@ mod tests {
             ("send", ["client", "server"], (0, 2), "send-bw"),
             ("read", ["server", "client"], (2, 0), "read-bw"),
         ] {
-            let lines = format!("{FLOW}operation = \"{operation}\"\nstandby = [1]\n");
+            let lines = format!("{FLOW}operation = \"{operation}\"\nstandby = [1]\nfallback = \"shift\"\n");
             let flow = read(GOOD, &lines).unwrap().flows.remove(0);
+            assert_eq!(flow.fallback, FallbackName::Shift);
             assert_eq!((flow.from, flow.to, flow.standby), (0, 2, PlaneSet(0b10)));
             assert_eq!(([flow.sender(), flow.receiver()], flow.client_and_server()), (sides, hosts));
             assert_eq!(flow.operation.command(), command);
@@ -472,6 +485,12 @@ mod tests {
             (GOOD, format!("{FLOW}operation = \"fly\"\n"), &["line 8, column 13", "`fly`", "`send`"]),
             (GOOD, format!("{FLOW}standby = [2]\n"), &["line 8, column 11: flow.0.standby", "no plane 2"]),
             (GOOD, format!("{FLOW}standby = [0, 1]\n"), &["flow.0.standby", "at least one plane"]),
+            (
+                GOOD,
+                format!("{FLOW}fallback = \"shift\"\n"),
+                &["flow.0.fallback", "needs planes that stand by"],
+            ),
+            (GOOD, format!("{FLOW}fallback = \"soft\"\n"), &["fallback", "soft", "shift"]),
             (GOOD, format!("{FLOW}start = \"x\"\n"), &["line 8, column 9: flow.0.start", "`x`"]),
             (GOOD, format!("{FLOW}start = \"1501ms\"\n"), &["flow.0.start", "2s"]),
             (GOOD, fault("at = \"499ms\"\n"), &["line 11, column 6: fault.0.at", "500ms"]),

@@ -146,7 +146,10 @@ impl Stage<'_> {
         let (client_host, server_host) = flow.client_and_server();
         let standby = match flow.standby {
             PlaneSet(0) => Vec::new(),
-            planes => vec!["--standby".to_owned(), planes.to_string()],
+            planes => {
+                let texts = ["--standby", &planes.to_string(), "--fallback", flow.fallback.name()];
+                texts.map(str::to_owned).to_vec()
+            }
         };
         let options: &[&[String]] = &[&port, &standby, &flow.options, of_kind, &flow.server_options];
         let program = flow.operation.command();

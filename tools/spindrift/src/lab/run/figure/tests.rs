@@ -16,6 +16,7 @@ fn flow(name: &str) -> FlowOutcome {
         baseline_bps: 1e9,
         verified: true,
         qp_errors: 0,
+        fallback: crate::config::FallbackName::Seamless,
         said: Said { client: serde_json::Value::Null, server: serde_json::Value::Null },
     }
 }
@@ -127,7 +128,7 @@ fn event(at_ms: f64, kind: EventKind, flow: &str, possible_gbps: f64) -> EventOu
         retransmits: 0,
     };
     let what = vec![format!("{kind:?}")];
-    EventOutcome { at_ms, kind, took_ms: 0.0, what, goal_ms: None, flows: vec![effect] }
+    EventOutcome { at_ms, kind, took_ms: 0.0, what, goal_ms: None, silent: false, flows: vec![effect] }
 }
 
 #[test]
