@@ -9,8 +9,8 @@ use super::verbs::Nic;
 /// Settings of a connection with fallback.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FallbackConfig {
-    /// Attempts to switch to another pair, one after the other without a completion in between. Then the queue pair
-    /// fails. Default 4.
+    /// Attempts to switch to another pair, one after the other without a completion in between, or without an agreement of
+    /// both sides if there are no send work requests. Then the queue pair fails. Default 4.
     pub max_attempts: u32,
     /// Time that a switch waits for a prepared pair, and a request for a remote key, ns. Then the queue pair fails.
     /// Default 30 s.

@@ -42,7 +42,7 @@ impl core::fmt::Display for QpId {
 /// Events that are kept; later ones are dropped.
 const MAX_EVENTS: usize = 1024;
 
-/// Polls between two looks at the clock, while there are completions.
+/// Polls between two looks at the links, and at the clock while there are completions.
 const POLLS_PER_LOOK: u32 = 64;
 
 /// Time between two rounds of work in the background, ns.
@@ -446,6 +446,9 @@ impl Context {
             }
         }
         if self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            for nic in Nic::ALL {
+                self.watch_links(nic);
+            }
             self.work_in_background(process_time());
         }
         work
@@ -543,9 +546,6 @@ impl Context {
         }
         self.due = now.after(ROUND_NS);
         self.publish();
-        for nic in Nic::ALL {
-            self.watch_links(nic);
-        }
         for connection in self.connections.iter_mut().flatten() {
             connection.prepare(&mut self.shared, now);
             connection.on_time(&mut self.shared, now);

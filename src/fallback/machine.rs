@@ -59,6 +59,8 @@ pub(super) struct Pair {
     pub(super) used: Use,
     /// This side has sent its message on it.
     pub(super) spoke: bool,
+    /// The peer's NIC has acknowledged that.
+    pub(super) acknowledged: bool,
     /// The peer's report on it: the attempt, and the messages that the peer has received.
     pub(super) report: Option<(Round, Count)>,
     /// A probe is outstanding.
@@ -77,6 +79,7 @@ impl Pair {
             id,
             used,
             spoke: false,
+            acknowledged: false,
             report: None,
             probing: false,
             first_failed: None,

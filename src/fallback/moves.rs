@@ -92,6 +92,9 @@ impl Machine {
 
     /// The peer's NIC has this side's message on a pair.
     pub(super) fn on_message_sent(&mut self, verbs: &mut impl Verbs, id: PairId) {
+        if let Some(pair) = self.pair_mut(id) {
+            pair.acknowledged = true;
+        }
         match self.phase {
             Phase::Moving { to } if to == id => {
                 self.tx = id;
@@ -104,6 +107,7 @@ impl Machine {
             Phase::Failed => self.end_pair(verbs, id),
             _ => {}
         }
+        self.note_success();
     }
 
     /// The pair that requests were to move to does not work.

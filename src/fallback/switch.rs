@@ -245,7 +245,17 @@ impl Machine {
         (self.tx, self.at_risk) = (id, 0);
         self.phase = Phase::Steady;
         self.probe_due = self.now.after(self.hold.ns());
+        self.note_success();
         self.pump(verbs);
+    }
+
+    /// A pair that has carried messages of both sides works, as far as a side without requests can tell. For a side with
+    /// requests, only a completion counts: the NIC may lose longer packets.
+    pub(super) fn note_success(&mut self) {
+        let acknowledged = self.pair(self.tx).is_some_and(|pair| pair.acknowledged);
+        if self.phase == Phase::Steady && acknowledged && self.sends.len() == 0 {
+            self.attempts = 0;
+        }
     }
 
     /// Ends everything that is outstanding, once the pairs in use are drained.

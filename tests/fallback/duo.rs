@@ -1,7 +1,7 @@
 //! Two sides with two NICs each, driven by one thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use spindrift::fallback::{
@@ -37,8 +37,8 @@ pub(crate) struct Duo {
     pub(crate) sides: [Side; 2],
     /// Of side 0, for each NIC: what it sends and receives.
     pub(crate) links: [FaultSwitch; 2],
-    /// Of side 0, for each NIC: set, its lane panics.
-    pub(crate) defects: [Arc<AtomicBool>; 2],
+    /// Of side 0, for each NIC: [`PANIC`] or [`SHORT`].
+    pub(crate) defects: [Arc<AtomicU8>; 2],
     pub(crate) store: MemoryStore,
 }
 
@@ -52,27 +52,36 @@ pub(crate) fn qp_config() -> QpConfig {
     }
 }
 
+/// The lane panics.
+pub(crate) const PANIC: u8 = 1;
+/// Long packets are lost.
+pub(crate) const SHORT: u8 = 2;
+
 /// A port with a defect that can be switched on.
 struct Broken {
     inner: LoopbackPort,
-    defect: Arc<AtomicBool>,
+    defect: Arc<AtomicU8>,
 }
 
 impl Port for Broken {
     forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, counters);
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
-        self.inner.tx_burst(now_ns, frames)
+        if self.defect.load(Ordering::Relaxed) != SHORT {
+            return self.inner.tx_burst(now_ns, frames);
+        }
+        let sends = |frame: &&[TxFrame<'_>]| frame[0].len() > 500 || self.inner.tx_burst(now_ns, frame) == 1;
+        frames.chunks(1).take_while(sends).count()
     }
 
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
-        assert!(!self.defect.load(Ordering::Relaxed), "the defect of a test");
+        assert!(self.defect.load(Ordering::Relaxed) != PANIC, "the defect of a test");
         self.inner.rx_burst(now_ns, max, sink)
     }
 }
 
-fn nic(ports: Vec<LoopbackPort>, seed: u64, lane: LaneMode) -> (NicContext, FaultSwitch, Arc<AtomicBool>) {
-    let defect = Arc::<AtomicBool>::default();
+fn nic(ports: Vec<LoopbackPort>, seed: u64, lane: LaneMode) -> (NicContext, FaultSwitch, Arc<AtomicU8>) {
+    let defect = Arc::<AtomicU8>::default();
     let broken = |inner| Broken { inner, defect: Arc::clone(&defect) };
     let (ports, switch) = SwitchedPort::last_of(ports.into_iter().map(broken).collect());
     let config = ContextConfig { seed: Some(seed.into()), ..ContextConfig::new(&ports).lane(lane) };

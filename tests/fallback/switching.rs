@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic, PairId, ReceiveState, SendState};
+use spindrift::fallback::{
+    Event, FallbackConfig, FallbackError, MemoryStore, Nic, PairId, ReceiveState, SendState,
+};
 use spindrift::verbs::{CqError, PostError, QpConfig, RtsAttr, SendOp, WcStatus};
 
-use crate::duo::{Duo, Side, qp_config};
+use crate::duo::{Duo, PANIC, SHORT, Side, qp_config};
 use crate::fault_switch::FaultSwitch;
 
 const ON_DEFAULT: (SendState, ReceiveState) = (SendState::Default, ReceiveState::Default);
@@ -69,6 +71,26 @@ fn traffic_returns_to_the_default_nic() {
     assert!(duo.sides.iter().all(|side| moves(side) == 4));
 }
 
+/// A side that only serves the peer's writes has no completion between two failures.
+#[test]
+fn a_side_without_requests_survives_any_number_of_failures() {
+    let mut duo = Duo::armed();
+    let turns = 2 * FallbackConfig::default().max_attempts as usize + 1;
+    for turn in 0..turns {
+        duo.links[0].down();
+        duo.until("left", |duo| duo.states() == [ON_BACKUP; 2]);
+        let wr = duo.request(1, turn, SendOp::Write);
+        duo.post(1, wr);
+        duo.collect([0, 1]);
+        duo.check(0, turn);
+        duo.links[0].open();
+        duo.until("returned", |duo| duo.states() == [ON_DEFAULT; 2]);
+        duo.arm();
+    }
+    let begun = duo.sides[0].context.counters(duo.sides[0].qp).unwrap().switches;
+    assert_eq!(begun, turns as u64);
+}
+
 #[test]
 fn traffic_returns_while_messages_flow() {
     let mut duo = Duo::armed();
@@ -118,7 +140,7 @@ fn a_nic_whose_lane_fails_is_a_nic_that_dies() {
     let mut duo = Duo::threaded();
     duo.arm();
     duo.exchange(0, 8);
-    duo.defects[0].store(true, Ordering::Relaxed);
+    duo.defects[0].store(PANIC, Ordering::Relaxed);
     duo.exchange(8, 8);
     assert_eq!(duo.states()[0], ON_BACKUP);
     let lost = Event::NicLost { nic: Nic::Default, reason: CqError::LaneFailed };
@@ -195,6 +217,19 @@ fn a_second_queue_pair_is_independent() {
     assert!(duo.sides[0].context.state(second).is_err());
     assert_eq!(duo.sides[0].context.post_send(second, wr), Err(PostError::Dropped));
     duo.exchange(16, 8);
+}
+
+/// Both sides agree again and again, because their messages are short. What they agree on does not work.
+#[test]
+fn nics_that_lose_long_packets_are_not_tried_for_ever() {
+    let mut duo = Duo::armed();
+    duo.defects.iter().for_each(|defect| defect.store(SHORT, Ordering::Relaxed));
+    let wr = duo.request(0, 0, SendOp::Write);
+    duo.post(0, wr);
+    let got = duo.collect([1, 0]);
+    assert_eq!(got[0][0].status, WcStatus::RetryExceeded);
+    let attempts = FallbackConfig::default().max_attempts;
+    assert_eq!(duo.failures()[0], Some(FallbackError::AttemptsExhausted { attempts }));
 }
 
 #[test]
