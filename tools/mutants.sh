@@ -90,7 +90,7 @@ skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue
 # without that run: the tests have passed before, and one hang costs less.
 patience=(--timeout-multiplier 2 --minimum-test-timeout 60)
 if [ "$mode" = sample ] || ! grep -qv '^pmd/wire/' <<<"$chosen"; then
-    patience=(--baseline skip --timeout 300)
+    patience=(--baseline skip --timeout 150)
 fi
 
 status=0

@@ -569,12 +569,20 @@ impl Context {
                     continue;
                 }
             };
+            let had_links = !side.is_down();
             if up {
                 side.down.remove(&(lane, plane));
             } else {
                 side.down.insert((lane, plane));
             }
+            let has_links = !side.is_down();
             self.shared.report(Event::Link { nic, lane, plane, up });
+            if has_links && !had_links {
+                self.connections
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|connection| connection.machine.on_link_up(nic));
+            }
         }
         let is_down = |nic: Nic| self.shared.nics.get(nic as usize).is_some_and(NicSide::is_down);
         if self.config.leave_on_link_down && is_down(nic) && !is_down(nic.other()) {

@@ -25,6 +25,13 @@ impl Machine {
         }
     }
 
+    /// A NIC of this side has links again. If it is the preferred one, it is probed when they have lasted for the hold time.
+    pub fn on_link_up(&mut self, nic: Nic) {
+        if nic == self.preferred && self.tx.nic != nic {
+            self.probe_due = self.now.after(self.hold.ns());
+        }
+    }
+
     /// A pair on the preferred NIC that this side may move to: one that the peer uses already, or a prepared one.
     fn pair_to_move_to(&self) -> Option<PairId> {
         let fit = |used| {
@@ -124,6 +131,10 @@ impl Machine {
     pub(super) fn on_moved(&mut self, verbs: &mut impl Verbs, id: PairId, sent: Count) {
         let Some(pair) = self.pair_mut(id) else { return };
         pair.used = Use::Used;
+        if id.nic == self.preferred && self.tx.nic != id.nic {
+            // The peer has found that it works.
+            self.probe_due = self.now;
+        }
         match self.phase {
             Phase::Steady | Phase::WaitSignaled { .. } | Phase::WaitDrained { .. } | Phase::Moving { .. } => {
                 self.moved_in = Some((id, sent));

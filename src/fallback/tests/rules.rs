@@ -48,6 +48,35 @@ fn states(world: &World) -> [SendState; 2] {
     [0, 1].map(|at: usize| world.sides[at].machine.send_state())
 }
 
+/// Neither side waits for its next probe: the one whose links are back knows, and the other one learns it.
+#[test]
+fn both_sides_return_soon_after_the_links() {
+    let config = FallbackConfig { probe_ns: 1_000_000, ..config() };
+    let mut world = World::new([&[], &[]], &config, LIMITS);
+    run(&mut world, 10);
+    world.take(Step::Down(Nic::Default));
+    world.lose_first_of(0);
+    run(&mut world, 20);
+    // This probe fails.
+    run(&mut world, 1020);
+    let machine = |world: &World, at: usize| world.sides[at].machine.next_timeout();
+    assert_eq!([0, 1].map(|at| machine(&world, at)), [Time(1_001_020); 2]);
+    world.take(Step::Up(Nic::Default));
+    run(&mut world, 5000);
+    assert_eq!(states(&world), [SendState::Fallback; 2]);
+    world.sides[0].machine.on_link_up(Nic::Backup);
+    assert_eq!(machine(&world, 0), Time(1_001_020));
+    world.sides[0].machine.on_link_up(Nic::Default);
+    assert_eq!(machine(&world, 0), Time(6000));
+    run(&mut world, 5999);
+    assert_eq!(states(&world), [SendState::Fallback; 2]);
+    run(&mut world, 6000);
+    assert_eq!(states(&world), [SendState::Default; 2]);
+    // Where nothing has failed, links that come back are no reason to probe.
+    world.sides[0].machine.on_link_up(Nic::Default);
+    assert_eq!(machine(&world, 0), Time::NEVER);
+}
+
 #[test]
 fn a_nic_is_probed_after_the_hold_time_and_again_if_it_does_not_work() {
     let mut world = world(&[]);
