@@ -50,10 +50,12 @@ pub(crate) fn completions(settings: &Settings) -> Result<u32> {
     let (qps, depth, lanes) = (settings.qps, settings.tx_depth, settings.lanes);
     let of_each = u64::from(depth) + u64::from(settings.receives());
     let outstanding = of_each * qps.div_ceil(lanes.max(1)) as u64;
+    // During a switch, a queue has those of two pairs, and of their ends.
+    let places = if settings.fallback == FallbackName::Shift { 4 * outstanding + 64 } else { outstanding };
     match u32::try_from(outstanding) {
-        Ok(outstanding) if outstanding <= MAX_CQ_DEPTH => Ok(outstanding),
+        Ok(outstanding) if places <= u64::from(MAX_CQ_DEPTH) => Ok(outstanding),
         _ => bail!(
-            "{} with a tx depth of {depth} on {} may have {outstanding} completions in a completion queue, which holds {MAX_CQ_DEPTH}; use fewer queue pairs or a smaller tx depth",
+            "{} with a tx depth of {depth} on {} may have {places} completions in a completion queue, which holds {MAX_CQ_DEPTH}; use fewer queue pairs or a smaller tx depth",
             count(qps as u64, "queue pair"),
             count(lanes as u64, "lane")
         ),
@@ -456,4 +458,25 @@ fn add(sum: &mut PortCounters, more: &PortCounters) {
     sum.rx_errors += more.rx_errors;
     sum.tx_calls += more.tx_calls;
     sum.rx_calls += more.rx_calls;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::driver::UDP;
+
+    #[test]
+    fn completion_queues_have_room_for_a_switch() {
+        let settings = |qps, fallback| Settings { qps, tx_depth: 16, fallback, ..Settings::of_test(UDP) };
+        let completions = |qps, fallback| completions(&settings(qps, fallback));
+        let of_one = u64::from(completions(1, FallbackName::Seamless).unwrap());
+        assert_eq!(completions(3, FallbackName::Shift).unwrap(), 3 * of_one as u32);
+        let most = (u64::from(MAX_CQ_DEPTH) / of_one) as usize;
+        assert!(completions(most, FallbackName::Seamless).is_ok());
+        assert!(completions(most + 1, FallbackName::Seamless).is_err());
+        assert!(completions(most / 4 - 4, FallbackName::Shift).is_ok());
+        let error = completions(most / 4 + 1, FallbackName::Shift).unwrap_err().to_string();
+        assert!(error.contains("fewer queue pairs or a smaller tx depth"), "{error}");
+    }
 }

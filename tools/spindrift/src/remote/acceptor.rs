@@ -141,11 +141,16 @@ pub(super) struct ExpectedStore<'a> {
 }
 
 impl ExpectedStore<'_> {
-    pub(super) fn wait(&self, limit: Duration) -> Result<Channel> {
-        let channel = self.channel.recv_timeout(limit);
-        channel.with_context(|| {
-            format!("the client's connection for --fallback shift did not come within {limit:?}")
-        })
+    pub(super) fn wait(&self, session: &Session) -> Result<Channel> {
+        let limit = session.timeout;
+        let until = Instant::now() + limit;
+        while Instant::now() < until {
+            if let Ok(channel) = self.channel.recv_timeout(TURN) {
+                return Ok(channel);
+            }
+            session.stop.check()?;
+        }
+        bail!("the client's connection for --fallback shift did not come within {limit:?}")
     }
 }
 

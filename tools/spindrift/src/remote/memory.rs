@@ -7,6 +7,7 @@ use spindrift::verbs::{QpConfig, RecvWr, Wc};
 
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
+use crate::config::FallbackName;
 
 /// Part of the available memory that a client may take where nobody says.
 const SHARE: u64 = 4;
@@ -26,7 +27,9 @@ pub(super) fn needed(settings: &Settings, layouts: &[Layout]) -> u64 {
     let completions = u64::from(settings.tx_depth) + receives;
     let requests = completions * size_of::<Wc>() as u64 + receives * size_of::<RecvWr>() as u64;
     let of_qp = QP_BYTES + window * PSNS_OF_UNIT * PSN_BYTES + requests;
-    2 * region + settings.qps as u64 * of_qp
+    // Each has one more on the second NIC.
+    let nics = if settings.fallback == FallbackName::Shift { 2 } else { 1 };
+    2 * region + nics * settings.qps as u64 * of_qp
 }
 
 /// The most that a plan may take, and where that comes from.
@@ -184,6 +187,14 @@ mod tests {
             assert_eq!(machine(name, &[meminfo, groups, files].join("\n")), Some(expected), "{name}");
         }
         assert_eq!(machine("nothing", "proc/other x"), None);
+    }
+
+    #[test]
+    fn a_second_nic_has_queue_pairs_of_its_own() {
+        let settings = Settings { qps: 7, ..Settings::of_test(crate::driver::UDP) };
+        let one = needed(&settings, &[]);
+        let two = needed(&Settings { fallback: FallbackName::Shift, ..settings }, &[]);
+        assert!(one > 7 * QP_BYTES && two == 2 * one, "{one} {two}");
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl<'a> Server<'a> {
         }
         if let (Some(expected), Some(store)) = (expected, &side.store) {
             // The client has connected before.
-            store.add(expected.wait(session.timeout)?);
+            store.add(expected.wait(session)?);
         }
         Connected::new(session, settings, peer, side)
     }
