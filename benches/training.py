@@ -263,19 +263,23 @@ def plot(path, results, steps):
         step = steps * part // 5
         out.append(f'<line x1="{left}" y1="{y(step):.1f}" x2="{width - right}" y2="{y(step):.1f}" stroke="#dddddd"/>')
         out.append(f'<text x="{left - 8}" y="{y(step) + 4:.1f}" text-anchor="end">{step}</text>')
-        seconds = end * part / 5
-        out.append(f'<text x="{x(seconds):.1f}" y="{height - bottom + 18}" text-anchor="middle">{seconds:.0f}</text>')
+    every = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if end / each <= 8)
+    for seconds in range(0, int(end) + 1, every):
+        out.append(f'<text x="{x(seconds):.1f}" y="{height - bottom + 18}" text-anchor="middle">{seconds}</text>')
     out.append(f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle">seconds</text>')
     out.append(f'<text transform="translate(16 {height / 2}) rotate(-90)" text-anchor="middle">steps</text>')
     for number, (case, (progress, _, _)) in enumerate(results.items()):
-        points, last = [], None
-        for at, (seconds, step, _) in enumerate(progress):
-            # A step in each pixel, and every step back.
-            if last is None or seconds - last > end / 600 or step < progress[at - 1][1] or at + 1 == len(progress):
-                points.append(f"{x(seconds):.1f},{y(step):.1f}")
-                last = seconds
         style = f'fill="none" stroke="{colours[number % 7]}" stroke-width="2" stroke-dasharray="{dashes[number % 7]}"'
-        out.append(f'<polyline points="{" ".join(points)}" {style}/>')
+        pieces, last = [], None
+        for at, (seconds, step, _) in enumerate(progress):
+            # A point in each pixel; a new line where the job was started again.
+            again = at == 0 or step <= progress[at - 1][1]
+            if again:
+                pieces.append([])
+            if again or seconds - last > end / 600 or at + 1 == len(progress) or progress[at + 1][1] <= step:
+                pieces[-1].append(f"{x(seconds):.1f},{y(step):.1f}")
+                last = seconds
+        out.extend(f'<polyline points="{" ".join(points)}" {style}/>' for points in pieces)
         at = top + 20 * number + 10
         out.append(f'<line x1="{width - right + 12}" y1="{at}" x2="{width - right + 42}" y2="{at}" {style}/>')
         out.append(f'<text x="{width - right + 50}" y="{at + 4}">{case}</text>')
