@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use spindrift::endpoint::EndpointConfig;
 use spindrift::fallback::{self, Nic, QpId, SendState};
 use spindrift::path::PlaneRole;
@@ -94,6 +94,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         depth,
         v6,
         planes,
+        switches: 0,
         waiting: VecDeque::new(),
         done: 0,
         posted: 0,
@@ -126,6 +127,8 @@ struct Check<'a> {
     v6: bool,
     /// Planes of the NIC.
     planes: u8,
+    /// Times that queue pairs had left a NIC before this one was looked at.
+    switches: u64,
     /// Writes that the send queue holds.
     depth: usize,
     /// Sizes of the writes that did not yet fit in it.
@@ -149,16 +152,20 @@ impl Check<'_> {
             (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
         };
         let mut cuts: Vec<Cut> = Vec::new();
+        self.switches = self.count_switches();
         for plane in 0..planes {
             self.allow_only(&[plane])?;
             self.begin(&sizes)?;
             let mut waited = self.wait(Some(FIRST_LIMIT))?;
-            if waited == Waited::Stuck(0) {
+            if waited == Waited::Stuck(0) && !self.has_switched() {
                 // An outage, maybe. The run would wait too, on every plane.
                 self.allow_only(&usable(&cuts))?;
                 waited = self.wait(None)?;
             }
             let Waited::Stuck(count) = waited else { continue };
+            if self.has_switched() {
+                return Err(self.left(nic, plane, sizes.get(..count).unwrap_or_default(), sizes.get(count)));
+            }
             // No longer one arrives either.
             self.waiting.clear();
             if let Some((&arrives, &vanishes)) = sizes.get(count - 1).zip(sizes.get(count)) {
@@ -186,6 +193,31 @@ impl Check<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Times that the queue pairs have left a NIC because it failed.
+    fn count_switches(&self) -> u64 {
+        let counters = self.connected.side.qps.iter().filter_map(Qp::fallback_counters);
+        counters.map(|counters| counters.switches + counters.switches_by_peer).sum()
+    }
+
+    /// Whether they have left the NIC that is looked at: its packets did not arrive before retries were exhausted. What they
+    /// send again over the other NIC says nothing.
+    fn has_switched(&self) -> bool {
+        self.count_switches() != self.switches
+    }
+
+    /// That error, where packets of some sizes had arrived, and those of the next had not.
+    fn left(&self, nic: usize, plane: u8, arrived: &[u32], next: Option<&u32>) -> Error {
+        if let Some((&arrives, &vanishes)) = arrived.last().zip(next) {
+            return anyhow!(
+                "{}, or the NIC has failed meanwhile; use --mtu {}, or raise the MTU there",
+                self.text(nic, &Cut { plane, arrives, vanishes }),
+                arrives.max(LADDER_FROM)
+            );
+        }
+        let plane = self.connected.side.nics.plane(nic, plane.into());
+        anyhow!("plane {plane}: no packet reaches the {}", self.peer.name())
     }
 
     fn text(&self, nic: usize, cut: &Cut) -> String {
@@ -291,6 +323,9 @@ impl Check<'_> {
             }
             let before = self.done;
             self.take_completions()?;
+            if self.has_switched() {
+                return Ok(Waited::Stuck(self.done.saturating_sub(self.first)));
+            }
             self.post()?;
             if self.done == self.posted {
                 return Ok(Waited::Done);
