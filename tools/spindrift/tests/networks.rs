@@ -229,6 +229,11 @@ fn a_plane_that_swallows_large_packets_is_not_used() {
     let (client, _) = Run::new(&hosts, "write-bw", "10.0.0.2", [&sides[0], &sides[1]]).passed();
     // There and back, for the check.
     assert_eq!(client["counters"]["fallback"], serde_json::json!({ "moves": 2 }), "{client}");
+    // Here both sides send, and check.
+    let read = sides[0].iter().map(|&word| if word == "64K" { "1K" } else { word }).collect::<Vec<_>>();
+    for command in ["read-bw", "send-lat"] {
+        Run::new(&hosts, command, "10.0.0.2", [&read, &sides[1]]).passed();
+    }
 }
 
 #[test]

@@ -225,13 +225,14 @@ impl Check<'_> {
         Cut { plane, ..*cut }.text(self.v6, self.peer.name())
     }
 
-    /// Moves all queue pairs to a NIC, and waits until they are there and could leave it again.
+    /// Moves all queue pairs to a NIC, and waits until they are there, and the run can begin or go on.
     fn move_to(&mut self, two: &Two, nic: Nic) -> Result<()> {
         let qps: Vec<QpId> = self.connected.side.qps.iter().filter_map(Qp::id).map(|(qp, _)| qp).collect();
         two.with(|context| qps.iter().try_for_each(|qp| context.prefer(*qp, nic)))?;
         let is_there = |context: &mut fallback::Context, qp: &QpId| {
             let steady = matches!(context.state(*qp)?.0, SendState::Default | SendState::Fallback);
-            let armed = context.is_prepared(*qp, nic.other())?;
+            // On the second NIC it need not be: while the peer sends over the first one, no other pair is prepared there.
+            let armed = nic == Nic::Backup || context.is_prepared(*qp, nic.other())?;
             Ok::<_, VerbsError>(steady && armed && context.pair(*qp)?.0 == nic)
         };
         let (start, mut next_look) = (Instant::now(), Instant::now());
