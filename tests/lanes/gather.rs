@@ -41,11 +41,12 @@ fn expected(parts: &[(usize, usize, usize)]) -> Vec<u8> {
     parts.iter().flat_map(|&(region, at, len)| (at..at + len).map(move |at| byte(region, at))).collect()
 }
 
-/// Both sides on ports that lose packets, and the target of the right one.
+/// Both sides on ports that lose packets, and the target of the right one. Which ones is a matter of threads: so many that of a hundred
+/// packets some are always among them.
 fn two_sides(lane: LaneMode, config: &QpConfig) -> (Side, Side, Mr) {
     let (left, right) = loopback::pair(2, LoopbackConfig::default());
-    let left = side(faulty(left, "loss=2%", 5), lane, config);
-    let right = side(faulty(right, "loss=2%", 6), lane, config);
+    let left = side(faulty(left, "loss=15%", 5), lane, config);
+    let right = side(faulty(right, "loss=15%", 6), lane, config);
     let target = right.pd.register(CELL * 60, Access::REMOTE_WRITE).unwrap();
     (left, right, target)
 }

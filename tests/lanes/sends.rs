@@ -58,8 +58,8 @@ fn next(of: &mut Side, other: &Side) -> Wc {
 fn sends_arrive(lane: LaneMode) {
     const COUNT: usize = 60;
     let (one, other) = loopback::pair(2, LoopbackConfig::default());
-    let mut left = side(faulty(one, "loss=2%", 7), lane, &config());
-    let mut right = side(faulty(other, "loss=2%", 8), lane, &config());
+    let mut left = side(faulty(one, "loss=15%", 7), lane, &config());
+    let mut right = side(faulty(other, "loss=15%", 8), lane, &config());
     connect(&mut left, &mut right);
     let lens = |n: usize| [0, 1, 64, 4_095, 4_096, 4_097, 9_000, 9_999][n * 5 % 8];
     let bytes = (0..COUNT).flat_map(|n| (0..CELL).map(move |at| byte(n, at))).collect();
@@ -113,6 +113,7 @@ fn sends_arrive(lane: LaneMode) {
         target.read_at(n * CELL, &mut got).unwrap();
         assert!(got == expected, "message {n} of {len} bytes in {count} elements");
     }
+    assert!(left.context.counters().tx_retransmits > 0, "nothing was lost");
 }
 
 /// Bytes of the buffer of message `n`.

@@ -147,7 +147,7 @@ fn a_changed_byte_is_found() {
     for (operation, fault) in [
         ("send", "corrupt=0.2%,opcode=0xc0|0xc1|0xc2|0xc4"),
         ("send-imm", "corrupt=0.2%,opcode=0xc0|0xc1|0xc3"),
-        ("write=1,send=1", "corrupt=0.2%,opcode=0xc0|0xc1|0xc2|0xc4"),
+        ("write=1,send=1", "corrupt=1%,opcode=0xc0|0xc1|0xc2|0xc4"),
     ] {
         let (option, srqs) = if operation.contains('=') {
             ("--mix", &[&[] as &[&str]] as &[&[&str]])
