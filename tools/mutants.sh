@@ -3,7 +3,7 @@
 # cargo-mutants. Works on a copy of the sources; docs/testing.md tells what was found.
 #
 #   tools/mutants.sh all [MODULE..]     every mutant of these modules (default: all of the core)
-#   tools/mutants.sh sample [SEED]      4 mutants of all of them, chosen by SEED (default 1)
+#   tools/mutants.sh sample [SEED]      2 mutants of all of them, chosen by SEED (default 1)
 #
 # The report is in target/mutants.out: missed.txt, caught.txt, timeout.txt.
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 core=(congestion endpoint path peer qp requester responder wire)
-sample_size=4
+sample_size=2
 packages=(--package spindrift --package spindrift-wire)
 
 # folder MODULE: where its files are.
@@ -90,7 +90,7 @@ skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue
 # without that run: the tests have passed before, and one hang costs less.
 patience=(--timeout-multiplier 2 --minimum-test-timeout 60)
 if [ "$mode" = sample ] || ! grep -qv '^pmd/wire/' <<<"$chosen"; then
-    patience=(--baseline skip --timeout 150)
+    patience=(--baseline skip --timeout 120)
 fi
 
 status=0

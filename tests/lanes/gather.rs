@@ -41,8 +41,8 @@ fn expected(parts: &[(usize, usize, usize)]) -> Vec<u8> {
     parts.iter().flat_map(|&(region, at, len)| (at..at + len).map(move |at| byte(region, at))).collect()
 }
 
-/// Both sides on ports that lose packets, and the target of the right one. Which ones is a matter of threads: so many that of a hundred
-/// packets some are always among them.
+/// Both sides on ports that lose packets, and the target of the right one. Which packets are lost depends on how threads interleave; the loss
+/// is high enough that a run always loses some.
 fn two_sides(lane: LaneMode, config: &QpConfig) -> (Side, Side, Mr) {
     let (left, right) = loopback::pair(2, LoopbackConfig::default());
     let left = side(faulty(left, "loss=15%", 5), lane, config);
