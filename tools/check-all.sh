@@ -17,6 +17,7 @@ step 'setup' ./tools/setup.sh --checks
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> cargo test --workspace\n' "$fresh"
 step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \
     cargo test "${everything[@]}" --test property
+step 'many seeds: fallback' env SPINDRIFT_FRESH="$fresh" cargo test "${everything[@]}" --test shift -- seeds_hold
 step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \
     cargo test "${everything[@]}" --test swarm -- seeds_hold
 step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings

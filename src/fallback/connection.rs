@@ -1,13 +1,13 @@
-//! One queue pair of a context: its machine, its pairs on both NICs, and how new pairs are prepared.
+//! One queue pair of a context: its machine, and its pairs on both NICs.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use super::config::FallbackConfig;
 use super::context::{QpId, Shared};
 use super::event::Event;
 use super::machine::{EXTRA_RECEIVES, EXTRA_SENDS, Machine};
-use super::store::{PairRecord, Record, StoreError, StoreKey};
+use super::preparation::{MakePairs, Preparation};
+use super::store::{Record, StoreError, StoreKey};
 use super::verbs::{Cause, Nic, PairId, RemoteKey, Verbs};
 use crate::endpoint::{Extensions, FailReason, QpCap, QpInfo, RtsAttr};
 use crate::time::Time;
@@ -16,35 +16,10 @@ use crate::verbs::{PostError, Qp, QpConfig, QpModify, VerbsError};
 use crate::wire::Qpn;
 use crate::work::{GatherWr, ScatterWr, SendWr, Wc};
 
-/// Looks of the store's interval between two checks whether the peer has ended a pair that is connected.
-const LOOKS_PER_CHECK: u64 = 10;
-
 /// The extensions that both sides need.
 fn needed() -> Extensions {
     Extensions::EMPTY_MESSAGES | Extensions::RNR
 }
-
-/// How a pair on one NIC comes about.
-#[derive(Debug, Default)]
-struct Preparation {
-    /// The newest pair, and whether it is connected.
-    pair: Option<(PairId, bool)>,
-    /// How to connect to it.
-    info: Option<QpInfo>,
-    /// The generation and the oldest pair of the record that the store has.
-    published: Option<(u32, u32)>,
-    /// The generation of this side's newest pair.
-    newest: Option<u32>,
-    /// The generation of the peer's newest pair, as far as it is known.
-    peers: u32,
-    /// The peer's generation that this side could not connect to.
-    refused: Option<u32>,
-    /// When to look for the peer's record.
-    due: Time,
-}
-
-/// The first address and the number of a queue pair.
-type Name = (IpAddr, u32);
 
 /// One queue pair of a context.
 #[derive(Debug)]
@@ -52,11 +27,7 @@ pub(super) struct Connection {
     at: usize,
     pub(super) machine: Machine,
     pairs: Pairs,
-    /// By NIC.
-    configs: [QpConfig; 2],
-    /// Those of the first pair on this side and on the peer's, once it is connected.
-    names: Option<(Name, Name)>,
-    preparations: [Preparation; 2],
+    preparation: Preparation,
     /// What events have told: the pair that takes sends, and the failure.
     told: (PairId, bool),
 }
@@ -65,6 +36,8 @@ pub(super) struct Connection {
 #[derive(Debug)]
 struct Pairs {
     all: Vec<(PairId, Qp)>,
+    /// Settings of those that are made, by NIC.
+    configs: [QpConfig; 2],
     /// The extensions that both sides have.
     agreed: Extensions,
     /// The peer's remote keys on its backup NIC, by those of its default NIC.
@@ -82,6 +55,8 @@ impl Pairs {
 
 /// The pairs of a connection, and what it shares with others: the verbs of its machine.
 struct Hands<'a> {
+    /// Which connection it is.
+    at: usize,
     pairs: &'a mut Pairs,
     shared: &'a mut Shared,
 }
@@ -186,26 +161,24 @@ impl Connection {
         let backup = QpConfig { path: backup.path.clone(), cc: backup.cc.clone(), ..config.clone() };
         let qp = create(&config, Nic::Default, shared)?;
         shared.own(qp.qpn(), at, PairId::FIRST);
-        let newest = Some(PairId::FIRST.generation);
         Ok(Self {
             at,
             machine: Machine::new(settings.clone(), cap, qp.qpn()),
             pairs: Pairs {
                 all: vec![(PairId::FIRST, qp)],
+                configs: [config, backup],
                 agreed: Extensions::NONE,
                 remote_keys: BTreeMap::new(),
                 peer_home: None,
             },
-            configs: [config, backup],
-            names: None,
-            preparations: [Preparation { newest, ..Preparation::default() }, Preparation::default()],
+            preparation: Preparation::default(),
             told: (PairId::FIRST, false),
         })
     }
 
     #[inline]
     const fn sig_all(&self) -> bool {
-        self.configs[0].sig_all
+        self.pairs.configs[0].sig_all
     }
 
     fn first(&mut self) -> Result<&mut Qp, VerbsError> {
@@ -238,15 +211,14 @@ impl Connection {
         self.first()?.connect(peer)?;
         self.pairs.agreed = agreed;
         self.machine.connected(Qpn::new(peer.qpn));
-        let name = |info: &QpInfo| info.ports.first().map(|port| (port.ip, info.qpn));
-        self.names = name(&own).zip(name(peer));
+        self.preparation.connected(&own, peer);
         Ok(())
     }
 
     /// Calls the machine.
     #[inline]
     fn with<R>(&mut self, shared: &mut Shared, act: impl FnOnce(&mut Machine, &mut Hands<'_>) -> R) -> R {
-        let mut hands = Hands { pairs: &mut self.pairs, shared };
+        let mut hands = Hands { at: self.at, pairs: &mut self.pairs, shared };
         act(&mut self.machine, &mut hands)
     }
 
@@ -321,97 +293,59 @@ impl Connection {
         self.told = (tx, self.machine.failure().is_some());
     }
 
-    /// Makes pairs that the machine wants, and connects those that the peer has made too (the shadow verbs of the SHIFT
-    /// paper, section 4.2). Each step that is not possible yet is tried again later, and none waits for another, so there
-    /// is no deadlock by order (appendix B).
+    /// Makes and connects pairs, as far as that is possible now.
     pub(super) fn prepare(&mut self, shared: &mut Shared, now: Time) {
-        let Some((own, peer)) = self.names else { return };
-        for nic in Nic::ALL {
-            if self.machine.wants(nic) {
-                self.make(shared, nic);
-            }
-            // It is tried again in the next round.
-            if self.publish(shared, nic, own).is_ok() {
-                self.look(shared, now, nic, peer);
-            }
-        }
-    }
-
-    fn make(&mut self, shared: &mut Shared, nic: Nic) {
-        // Without its NIC there is no pair, and the machine waits until it gives up.
-        let [default, backup] = &self.configs;
-        let config = if nic == Nic::Default { default } else { backup };
-        let Ok(mut qp) = create(config, nic, shared) else { return };
-        let (Ok(()), Ok(info)) = (qp.init(), qp.info()) else { return };
-        let Some(preparation) = self.preparations.get_mut(nic as usize) else { return };
-        let generation = preparation.newest.map_or(0, |newest| newest + 1);
-        let generation = generation.max(preparation.peers);
-        let id = PairId { nic, generation };
-        preparation.newest = Some(generation);
-        preparation.pair = Some((id, false));
-        preparation.info = Some(info);
-        preparation.due = Time::ZERO;
-        shared.own(qp.qpn(), self.at, id);
-        self.pairs.all.push((id, qp));
-        self.with(shared, |machine, hands| machine.created(hands, id));
-    }
-
-    /// Publishes this side's newest pair on a NIC, and which have ended, as far as that has changed.
-    fn publish(&mut self, shared: &mut Shared, nic: Nic, own: Name) -> Result<(), StoreError> {
-        let Some(preparation) = self.preparations.get_mut(nic as usize) else { return Ok(()) };
-        let (Some(generation), Some(info)) = (preparation.newest, &preparation.info) else { return Ok(()) };
-        let oldest = self.machine.oldest(nic).unwrap_or(generation + 1);
-        if preparation.published == Some((generation, oldest)) {
-            return Ok(());
-        }
-        let (home, info) = (shared.home.clone(), info.clone());
-        let record = Record::Pair(Box::new(PairRecord { generation, oldest, home, info }));
-        let (address, qpn) = own;
-        shared.put(&StoreKey::Pair { address, qpn, nic }, &record)?;
-        preparation.published = Some((generation, oldest));
-        Ok(())
-    }
-
-    /// Looks for the peer's newest pair on a NIC.
-    fn look(&mut self, shared: &mut Shared, now: Time, nic: Nic, peer: Name) {
-        let Some(preparation) = self.preparations.get_mut(nic as usize) else { return };
-        let Some((id, connected)) = preparation.pair.filter(|_| now >= preparation.due) else { return };
-        if !self.machine.is_unused(id) {
-            preparation.pair = None;
-            return;
-        }
-        let interval = shared.store.interval_ns();
-        preparation.due = now.after(if connected { interval * LOOKS_PER_CHECK } else { interval });
-        let (address, qpn) = peer;
-        let Ok(Some(Record::Pair(theirs))) = shared.get(&StoreKey::Pair { address, qpn, nic }) else {
-            return;
-        };
-        preparation.peers = preparation.peers.max(theirs.generation);
-        self.pairs.peer_home.get_or_insert_with(|| theirs.home.clone());
-        // A newer pair alone does not mean that this one has ended: the peer may have begun to use it.
-        if id.generation < theirs.oldest || !connected && id.generation < theirs.generation {
-            preparation.pair = None;
-            self.with(shared, |machine, hands| machine.on_stale(hands, id));
-        } else if id.generation == theirs.generation && !connected {
-            self.join(shared, id, &theirs);
-        }
-    }
-
-    /// Connects a pair to the peer's.
-    fn join(&mut self, shared: &mut Shared, id: PairId, theirs: &PairRecord) {
-        let Some(preparation) = self.preparations.get_mut(id.nic as usize) else { return };
-        let agreed = self.pairs.agreed;
-        let Some(qp) = self.pairs.get(id) else { return };
-        if let Err(error) = join_pair(qp, agreed, &theirs.info) {
-            if preparation.refused.replace(id.generation) != Some(id.generation) {
-                shared.report(Event::PeerRefused { qp: QpId::new(self.at), reason: error.to_string() });
-            }
-            return;
-        }
-        preparation.pair = Some((id, true));
-        shared.report(Event::Prepared { qp: QpId::new(self.at), pair: id });
-        self.with(shared, |machine, hands| machine.prepared(hands, id));
+        let mut hands = Hands { at: self.at, pairs: &mut self.pairs, shared };
+        self.preparation.step(&mut self.machine, &mut hands, now);
         self.tell(shared);
+    }
+}
+
+impl MakePairs for Hands<'_> {
+    fn make(&mut self, id: PairId) -> Option<QpInfo> {
+        // Without its NIC there is no pair, and the machine waits until it gives up.
+        let [default, backup] = &self.pairs.configs;
+        let config = if id.nic == Nic::Default { default } else { backup };
+        let mut qp = create(config, id.nic, self.shared).ok()?;
+        qp.init().ok()?;
+        let info = qp.info().ok()?;
+        self.shared.own(qp.qpn(), self.at, id);
+        self.pairs.all.push((id, qp));
+        Some(info)
+    }
+
+    fn join(&mut self, id: PairId, peer: &QpInfo) -> Result<(), String> {
+        let agreed = self.pairs.agreed;
+        let Some(qp) = self.pairs.get(id) else { return Err(PostError::Dropped.to_string()) };
+        join_pair(qp, agreed, peer).map_err(|error| error.to_string())
+    }
+
+    fn home(&self) -> String {
+        self.shared.home.clone()
+    }
+
+    fn set_peer_home(&mut self, home: &str) {
+        self.pairs.peer_home.get_or_insert_with(|| home.to_owned());
+    }
+
+    fn interval_ns(&self) -> u64 {
+        self.shared.store.interval_ns()
+    }
+
+    fn put(&mut self, key: &StoreKey, record: &Record) -> Result<(), StoreError> {
+        self.shared.put(key, record)
+    }
+
+    fn get(&mut self, key: &StoreKey) -> Result<Option<Record>, StoreError> {
+        self.shared.get(key)
+    }
+
+    fn on_prepared(&mut self, id: PairId) {
+        self.shared.report(Event::Prepared { qp: QpId::new(self.at), pair: id });
+    }
+
+    fn on_refused(&mut self, reason: String) {
+        self.shared.report(Event::PeerRefused { qp: QpId::new(self.at), reason });
     }
 }
 

@@ -42,9 +42,9 @@ pub(super) mod own {
 /// What a pair is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Use {
-    /// Made; the peer's attributes are not known yet.
+    /// Made. It is not known yet that both sides are connected.
     Created,
-    /// Connected, and not used by either side as far as is known.
+    /// Connected on both sides, and not used by either as far as is known.
     Spare,
     /// In use in at least one direction.
     Used,
@@ -458,7 +458,7 @@ impl Machine {
         self.pairs.iter_mut().find(|pair| pair.id == id)
     }
 
-    /// A pair was made, in a state in which it takes receives. [`Machine::prepared`] follows once it is connected.
+    /// A pair was made, in a state in which it takes receives. [`Machine::prepared`] follows once both sides are connected.
     pub fn created(&mut self, verbs: &mut impl Verbs, id: PairId) {
         self.pairs.push(Pair::new(id, Use::Created));
         let hello = ScatterWr { wr_id: own::HELLO, local: &[] };
@@ -476,18 +476,20 @@ impl Machine {
     pub fn wants(&self, nic: Nic) -> bool {
         let over = self.phase == Phase::Failed || self.failure.is_some();
         let in_use = (self.tx.nic, self.rx.nic) == (nic, nic) && self.phase == Phase::Steady;
-        let has = |pair: &Pair| pair.id.nic == nic && !pair.spoke && pair.used != Use::Ending;
+        // One that the peer uses alone may serve a move, but not a switch, which ends all pairs in use.
+        let is_unused = |pair: &Pair| matches!(pair.used, Use::Created | Use::Spare) && !pair.spoke;
+        let has = |pair: &Pair| pair.id.nic == nic && is_unused(pair);
         let needless = in_use && nic == self.preferred;
         !over && !needless && !self.pairs.iter().any(has)
     }
 
-    /// The generation of the oldest pair on this NIC that was not put into ERROR.
-    pub fn oldest(&self, nic: Nic) -> Option<u32> {
-        let alive = self.pairs.iter().filter(|pair| pair.id.nic == nic && pair.used != Use::Ending);
-        alive.map(|pair| pair.id.generation).min()
+    /// The generations of the pairs on this NIC that were not put into ERROR.
+    pub fn alive(&self, nic: Nic) -> impl Iterator<Item = u32> + '_ {
+        let alive = self.pairs.iter().filter(move |pair| pair.id.nic == nic && pair.used != Use::Ending);
+        alive.map(|pair| pair.id.generation)
     }
 
-    /// Whether an unused pair on this NIC is connected.
+    /// Whether an unused pair on this NIC is connected on both sides.
     pub fn has_spare(&self, nic: Nic) -> bool {
         self.pairs.iter().any(|pair| pair.id.nic == nic && pair.used == Use::Spare)
     }

@@ -81,6 +81,7 @@ mod event;
 mod machine;
 mod message;
 mod moves;
+mod preparation;
 mod queue;
 mod store;
 mod switch;
@@ -93,5 +94,6 @@ pub use self::config::{Counters, FallbackConfig, FallbackError, ReceiveState, Se
 pub use self::context::{Context, Mr, QpId};
 pub use self::event::Event;
 pub use self::machine::{EXTRA_RECEIVES, EXTRA_SENDS, Machine};
+pub use self::preparation::{MakePairs, Preparation};
 pub use self::store::{MemoryStore, PairRecord, Record, Store, StoreError, StoreKey};
 pub use self::verbs::{Cause, Nic, PairId, RemoteKey, Verbs};

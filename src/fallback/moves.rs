@@ -9,7 +9,7 @@
 use crate::work::SendOp;
 
 use super::config::FallbackError;
-use super::machine::{Machine, Phase, Use, own};
+use super::machine::{Machine, Pair, Phase, Use, own};
 use super::message::{Count, Message};
 use super::queue::control;
 use super::verbs::{Cause, Nic, PairId, Verbs};
@@ -35,7 +35,7 @@ impl Machine {
     /// A pair on the preferred NIC that this side may move to: one that the peer uses already, or a prepared one.
     fn pair_to_move_to(&self) -> Option<PairId> {
         let fit = |used| {
-            let fits = move |pair: &&super::machine::Pair| {
+            let fits = move |pair: &&Pair| {
                 pair.used == used && pair.id.nic == self.preferred && !pair.spoke && pair.report.is_none()
             };
             self.pairs.iter().find(fits).map(|pair| pair.id)
@@ -51,9 +51,13 @@ impl Machine {
         }
     }
 
-    /// Sends a write without bytes, unless one is outstanding.
+    /// Sends a write without bytes, unless one is outstanding, and the next one after the time between two probes.
     pub(super) fn probe(&mut self, verbs: &mut impl Verbs, id: PairId) {
         self.probe_due = self.now.after(self.config.probe_ns);
+        self.send_probe(verbs, id);
+    }
+
+    pub(super) fn send_probe(&mut self, verbs: &mut impl Verbs, id: PairId) {
         let Some(pair) = self.pair_mut(id).filter(|pair| !pair.probing) else { return };
         pair.probing = true;
         if verbs.post_send(id, control(own::PROBE, SendOp::Write)).is_err() {

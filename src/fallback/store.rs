@@ -39,9 +39,9 @@ impl fmt::Display for StoreKey {
                     Nic::Default => "default",
                     Nic::Backup => "backup",
                 };
-                write!(f, "spindrift:1:pair:{address}:{qpn:06x}:{nic}")
+                write!(f, "spindrift:2:pair:{address}:{qpn:06x}:{nic}")
             }
-            Self::Region { home, rkey } => write!(f, "spindrift:1:region:{home}:{rkey:08x}"),
+            Self::Region { home, rkey } => write!(f, "spindrift:2:region:{home}:{rkey:08x}"),
         }
     }
 }
@@ -51,12 +51,14 @@ impl fmt::Display for StoreKey {
 pub struct PairRecord {
     /// Which of the pairs on that NIC.
     pub generation: u32,
-    /// All older ones than this have ended on the side that made them.
-    pub oldest: u32,
+    /// Those up to that one that have not ended on the side that made them.
+    pub alive: Vec<u32>,
     /// The name of the context, under which the keys of its memory regions are found.
     pub home: String,
     /// How to connect to it.
     pub info: QpInfo,
+    /// It is connected to the other side's pair of that generation. A pair is used when both sides say so: what is sent before is lost.
+    pub connected: bool,
 }
 
 /// A record of the store.

@@ -55,10 +55,25 @@ impl Machine {
         }
     }
 
-    /// The peer has given up its side of a prepared pair.
+    /// The peer has given up its side of a pair that it has not used.
     pub fn on_stale(&mut self, verbs: &mut impl Verbs, id: PairId) {
         if self.is_unused(id) {
             self.spare_failed(verbs, id);
+        }
+    }
+
+    /// The peer has made pairs up to `newest` on this NIC, and has given up all but those that are `alive`. If this side uses one of the
+    /// others, it may be about to leave it anyway. A probe finds out: a side that only receives, or waits, would not notice otherwise.
+    pub fn on_peer_pairs(&mut self, verbs: &mut impl Verbs, nic: Nic, newest: u32, alive: &[u32]) {
+        let ended = |id: PairId| id.nic == nic && id.generation <= newest && !alive.contains(&id.generation);
+        let here = self.pairs.iter().filter(|pair| pair.used != Use::Ending && ended(pair.id));
+        let here: Vec<_> = here.map(|pair| pair.id).collect();
+        for id in here {
+            if self.is_unused(id) {
+                self.spare_failed(verbs, id);
+            } else {
+                self.send_probe(verbs, id);
+            }
         }
     }
 
@@ -74,7 +89,7 @@ impl Machine {
         self.cancel_move(verbs, id);
     }
 
-    /// The pair is connected.
+    /// The pair is connected on both sides.
     pub fn prepared(&mut self, verbs: &mut impl Verbs, id: PairId) {
         let Some(pair) = self.pair_mut(id).filter(|pair| pair.used == Use::Created) else { return };
         pair.used = Use::Spare;
@@ -188,8 +203,10 @@ impl Machine {
 
     /// The peer's message on a pair has arrived.
     pub(super) fn on_message(&mut self, verbs: &mut impl Verbs, id: PairId, imm: Option<u32>) {
-        if self.pair(id).is_none_or(|pair| pair.used == Use::Ending) {
-            return;
+        let Some(pair) = self.pair_mut(id).filter(|pair| pair.used != Use::Ending) else { return };
+        if pair.used == Use::Created {
+            // The peer is connected, or it could not have sent.
+            pair.used = Use::Spare;
         }
         match imm.and_then(Message::decode) {
             Some(Message::Report { round, received }) => self.on_report(verbs, id, round, received),
@@ -218,7 +235,8 @@ impl Machine {
             Phase::Reporting { to } if Self::precedes((self.round, to), (round, id)) => {
                 self.begin_switch(verbs, to.nic);
             }
-            Phase::Reporting { .. } | Phase::Failed | Phase::Draining => {}
+            Phase::Reporting { .. } | Phase::Draining => {}
+            Phase::Failed => self.tell_peer(verbs),
             Phase::WaitSpare { .. } => self.choose_pair(verbs),
             Phase::Steady | Phase::WaitSignaled { .. } | Phase::WaitDrained { .. } | Phase::Moving { .. } => {
                 // On a pair that this side uses already, there can be no second message to accept with. The peer took

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::nics::{End, NO_KEY, Nics, key};
 use crate::endpoint::QpCap;
+use crate::fallback::machine::{Pair, Use};
 use crate::fallback::{
     Cause, EXTRA_RECEIVES, EXTRA_SENDS, FallbackConfig, FallbackError, Machine, Nic, PairId, SendState,
 };
@@ -169,8 +170,12 @@ pub(super) enum Step {
     Create(usize, Nic),
     /// The driver learns the attributes of the peer's pair.
     Connect(usize, PairId),
+    /// The driver learns that the peer has connected its pair too.
+    Prepared(usize, PairId),
     /// The driver learns that the peer has a newer pair.
     Stale(usize, PairId),
+    /// The driver learns that the peer has given up a pair.
+    Ended(usize, PairId),
     Tick(usize),
     /// A wait for a pair takes too long.
     Expire(usize),
@@ -255,6 +260,7 @@ impl World {
                     }
                 }
             }
+            steps.extend(self.endings(at));
             if side.machine.next_timeout() <= Time::ZERO {
                 steps.push(Step::Tick(at));
             }
@@ -284,6 +290,12 @@ impl World {
                 if !end.connected && !end.error && there {
                     steps.push(Step::Connect(at, id));
                 }
+                let both =
+                    end.connected && self.sides[1 - at].nics.ends.get(&id).is_some_and(|end| end.connected);
+                let is_created = |pair: &&Pair| pair.id == id && pair.used == Use::Created;
+                if both && side.machine.pairs.iter().any(|pair| is_created(&pair)) {
+                    steps.push(Step::Prepared(at, id));
+                }
                 let newer = self.sides[1 - at].nics.next[id.nic as usize] > id.generation + 1;
                 // The peer makes a newer pair also because it uses this one, and this side may not know that yet.
                 let gone = !there || !self.left.prompt;
@@ -303,6 +315,18 @@ impl World {
             }
         }
         steps
+    }
+
+    /// Pairs that the peer has given up and this side has not. It learns that sooner or later.
+    fn endings(&self, at: usize) -> impl Iterator<Item = Step> + '_ {
+        let peer = &self.sides[1 - at];
+        let ended = move |pair: &&Pair| {
+            let nic = pair.id.nic;
+            let made = pair.id.generation < peer.nics.next[nic as usize];
+            let alive = peer.machine.alive(nic).any(|generation| generation == pair.id.generation);
+            pair.used != Use::Ending && !pair.probing && made && !alive
+        };
+        self.sides[at].machine.pairs.iter().filter(ended).map(move |pair| Step::Ended(at, pair.id))
     }
 
     /// Time that passes when nothing else happens.
@@ -354,8 +378,13 @@ impl World {
                     None
                 });
             }
-            Step::Connect(at, id) => {
-                self.end(at, id).connected = true;
+            Step::Connect(at, id) => self.end(at, id).connected = true,
+            Step::Ended(at, id) => self.drive(at, |machine, nics| {
+                let alive: Vec<_> = machine.alive(id.nic).filter(|other| *other != id.generation).collect();
+                machine.on_peer_pairs(nics, id.nic, id.generation, &alive);
+                None
+            }),
+            Step::Prepared(at, id) => {
                 self.drive(at, |machine, nics| {
                     machine.prepared(nics, id);
                     None
@@ -516,9 +545,7 @@ impl World {
     pub(super) fn check_end(&self) {
         for at in 0..2 {
             let (side, peer) = (&self.sides[at], &self.sides[1 - at]);
-            // A side that only receives learns nothing if the peer fails and cannot tell it.
-            let untold = peer.machine.failure().is_some() && side.sends_done();
-            assert!(side.all_done() || untold, "side {at} is stuck: {:?}", side.machine);
+            assert!(side.all_done(), "side {at} is stuck: {:?}", side.machine);
             for (number, success) in &side.done {
                 let number = *number as usize;
                 let arrived = side.executed[number] > 0;

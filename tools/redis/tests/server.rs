@@ -126,7 +126,7 @@ fn what_is_no_record_is_an_error() {
     for junk in [&b"{}"[..], b"", b"\xff\xff", b"{\"region\":-1}", b"{\"pair\":{\"generation\":1}}"] {
         redis::cmd("SET").arg(key(5).to_string()).arg(junk).exec(&mut raw).unwrap();
         let StoreError(error) = until(|| store.get(&key(5)), |got| !matches!(got, Ok(None))).unwrap_err();
-        assert!(error.contains("spindrift:1:region:192.0.2.1:1234:00000005"), "{error}");
+        assert!(error.contains("spindrift:2:region:192.0.2.1:1234:00000005"), "{error}");
     }
 }
 

@@ -45,7 +45,13 @@ fn each_side_gets_what_the_other_one_puts() {
     b.add(far);
     has(&mut b, &key(1), &Record::Region(10));
     let (generation, home) = (3, "here".to_owned());
-    let pair = Record::Pair(Box::new(PairRecord { generation, oldest: 2, home, info: info(9) }));
+    let pair = Record::Pair(Box::new(PairRecord {
+        generation,
+        alive: vec![2, 4],
+        home,
+        info: info(9),
+        connected: true,
+    }));
     b.put(&pair_key(), &pair).unwrap();
     has(&mut a, &pair_key(), &pair);
     // The newest counts.

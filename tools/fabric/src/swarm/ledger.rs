@@ -488,8 +488,15 @@ impl Ledger {
         }
         let mut there = vec![0; place.len()];
         self.target.region.read_at(place.start, &mut there).map_err(told)?;
-        for message in later {
-            message.changes(self.sent(message)).for_each(|change| change.may(place, bytes, &there));
+        for (at, message) in later.iter().enumerate() {
+            // What an atomic operation has stored may be overwritten in part by now.
+            let overlaps = |other: &&Message| {
+                other.target.start < message.target.end && message.target.start < other.target.end
+            };
+            let is_last = !later[at + 1..].iter().any(overlaps);
+            for change in message.changes(self.sent(message)) {
+                Change { whole: change.whole && is_last, ..change }.may(place, bytes, &there);
+            }
         }
         Ok(())
     }

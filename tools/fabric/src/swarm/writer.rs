@@ -5,7 +5,7 @@
 use spindrift::endpoint::{Endpoint, PostError};
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
-use spindrift::work::{SendOp, SendWr, Sge, WcStatus};
+use spindrift::work::{GatherWr, SendOp, SendWr, Sge, WcStatus};
 
 use super::ledger::{Check, GUARD, Ledger, Memory, Receive, gather};
 use super::message::Message;
@@ -102,10 +102,15 @@ impl Work {
 }
 
 impl Posting {
+    /// The request, with one element or several.
+    pub(crate) fn request(&self) -> GatherWr<'_> {
+        gather(&self.wr, self.local.as_deref().unwrap_or(std::slice::from_ref(&self.wr.local)))
+    }
+
     pub(crate) fn post(&self, now: Time, qpn: Qpn, endpoint: &mut Endpoint) -> Result<(), PostError> {
         match &self.local {
             None => endpoint.post_send(now, qpn, self.wr),
-            Some(local) => endpoint.post_gather(now, qpn, gather(&self.wr, local)),
+            Some(_) => endpoint.post_gather(now, qpn, self.request()),
         }
     }
 }

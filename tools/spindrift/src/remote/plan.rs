@@ -18,7 +18,7 @@ pub(super) const TOOL: &str = "spindrift-benchmark";
 /// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are, before 5 there
 /// were writes only, before 6 no mixes, and atomic operations used other places in
 /// memory, before 7 no fallback in mode `shift`.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 /// Most rounds of a ping-pong: what counts them does not overflow.

@@ -65,7 +65,7 @@ fn a_malformed_first_message_is_explained_to_both_sides() {
     let cases = [
         (
             app("version", 1.into()),
-            "spindrift-benchmark version 7, the client \"spindrift-benchmark\" version 1",
+            "spindrift-benchmark version 8, the client \"spindrift-benchmark\" version 1",
         ),
         (app("version", Json::Null), "version null"),
         (app("tool", "perf\u{1b}test".into()), "the client \"perf"),
