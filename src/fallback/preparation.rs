@@ -123,6 +123,9 @@ impl Preparation {
             // It is tried again in the next round.
             if state.publish(machine, pairs, nic, own).is_ok() {
                 state.look(machine, pairs, now, (nic, peer));
+                // The peer waits for this side to connect, and this side may stop polling once it is prepared. If the store fails now, it
+                // is tried again too.
+                let _ = state.publish(machine, pairs, nic, own);
             }
         }
     }

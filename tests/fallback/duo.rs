@@ -17,7 +17,7 @@ use spindrift::verbs::{
 use crate::fault_switch::{FaultSwitch, SwitchedPort};
 
 /// Longer than anything here takes; only a hang meets it.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Bytes of each message.
 pub(crate) const LEN: usize = 3000;

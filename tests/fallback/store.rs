@@ -1,9 +1,11 @@
 //! The key-value store: late, unreachable, or separate.
 
-use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic};
-use spindrift::verbs::{SendOp, WcStatus};
+use std::time::Instant;
 
-use crate::duo::Duo;
+use spindrift::fallback::{Event, FallbackError, MemoryStore, Nic};
+use spindrift::verbs::{SendOp, Wc, WcStatus};
+
+use crate::duo::{Duo, PATIENCE};
 
 /// A write of side 0 ends with its queue pair, for this reason.
 fn write_fails(duo: &mut Duo, reason: FallbackError) {
@@ -35,6 +37,25 @@ fn a_store_that_comes_late_is_in_time_before_the_failure() {
     duo.arm();
     duo.links[0].drop_silently();
     duo.exchange(8, 8);
+}
+
+/// A side that is prepared may stop polling: what the other side needs is in the store.
+#[test]
+fn one_side_does_not_wait_for_the_other_to_poll() {
+    for _ in 0..20 {
+        let mut duo = Duo::new();
+        let armed = |duo: &Duo, at: usize| {
+            let side = &duo.sides[at];
+            side.context.is_prepared(side.qp, Nic::Backup).unwrap()
+        };
+        duo.until("one side is armed", |duo| armed(duo, 0) || armed(duo, 1));
+        let last = usize::from(armed(&duo, 0));
+        let start = Instant::now();
+        while !armed(&duo, last) {
+            assert_eq!(duo.sides[last].context.poll(&mut [Wc::default(); 4]), 0);
+            assert!(start.elapsed() < PATIENCE, "side {last} waits for the other");
+        }
+    }
 }
 
 #[test]
