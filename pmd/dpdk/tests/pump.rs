@@ -59,10 +59,36 @@ fn pump(sending: &PumpConfig, receiving: &PumpConfig) -> [PumpStats; 2] {
     })
 }
 
+/// Runs a test in a process of its own, again if that crashes.
+///
+/// Where a peer disconnects, the EAL's interrupt thread unmaps the rings of `net_memif`, also while a burst reads or writes them (DPDK
+/// 22.11): the process may crash then.
+fn in_child(name: &str, test: impl FnOnce()) {
+    const IN_CHILD: &str = "SPINDRIFT_TEST_IN_CHILD";
+    const ATTEMPTS: usize = 5;
+    if std::env::var_os(IN_CHILD).is_some() {
+        return test();
+    }
+    let _turn = turn();
+    for _ in 0..ATTEMPTS {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(IN_CHILD, "1").stdin(Stdio::null());
+        let status = command.status().unwrap();
+        if status.signal() != Some(SIGSEGV) {
+            assert!(status.success(), "{status}");
+            return;
+        }
+    }
+    panic!("the process crashed in each of {ATTEMPTS} attempts");
+}
+
 /// Every packet that was sent comes, with the right CRC; the sender finds the receiver's Ethernet address.
 #[test]
 fn what_is_sent_arrives() {
-    let _turn = turn();
+    in_child("what_is_sent_arrives", what_is_sent_arrives_here);
+}
+
+fn what_is_sent_arrives_here() {
     for (name, addresses, payload, crc_copy) in [
         ("a", V6, 64, false),
         ("b", V6, 4096, true),
@@ -90,7 +116,10 @@ fn what_is_sent_arrives() {
 /// A receiver that wants CRCs counts what has none.
 #[test]
 fn wrong_crcs_are_counted() {
-    let _turn = turn();
+    in_child("wrong_crcs_are_counted", wrong_crcs_are_counted_here);
+}
+
+fn wrong_crcs_are_counted_here() {
     let [mut receiving, mut sending] = [0, 1].map(|n| side("crc", n, V6));
     receiving.crc_copy = true;
     sending.bytes = Some(100 * 4096);
@@ -99,26 +128,9 @@ fn wrong_crcs_are_counted() {
 }
 
 /// A sender whose peer is gone ends soon, and a receiver that is told to ends at once.
-///
-/// Where a peer disconnects, the EAL's interrupt thread unmaps the rings of `net_memif`, also while a burst writes to them (DPDK
-/// 22.11): the process may crash then. So this runs in a process of its own, again if that happens.
 #[test]
 fn both_end_early() {
-    const IN_CHILD: &str = "SPINDRIFT_TEST_IN_CHILD";
-    const ATTEMPTS: usize = 5;
-    if std::env::var_os(IN_CHILD).is_some() {
-        return both_end_early_here();
-    }
-    for _ in 0..ATTEMPTS {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "both_end_early", "--nocapture"]).env(IN_CHILD, "1").stdin(Stdio::null());
-        let status = command.status().unwrap();
-        if status.signal() != Some(SIGSEGV) {
-            assert!(status.success(), "{status}");
-            return;
-        }
-    }
-    panic!("the process crashed in each of {ATTEMPTS} attempts");
+    in_child("both_end_early", both_end_early_here);
 }
 
 fn both_end_early_here() {
