@@ -110,6 +110,7 @@ fn unsafe_stays_in_its_places() {
         "pmd/dpdk-sys/src",
         "pmd/dpdk/src",
         "tools/fabric/src",
+        "tools/capi/src",
         "tools/spindrift/src",
     ] {
         assert_none(&check_crate(&files(folder, "rs"), |file, _| rules::unsafe_code(file)));

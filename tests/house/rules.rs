@@ -37,6 +37,7 @@ const UNSAFE: &[&str] = &[
     "pmd/bpf/src/sys.rs",
     "pmd/af_xdp/src/queue.rs",
     "pmd/dpdk/src/sys/",
+    "tools/capi/src/",
 ];
 
 /// A file longer than this has more than one subject.

@@ -1,0 +1,150 @@
+//! Asynchronous events of a context: a queue, and a descriptor that is readable while there are any.
+
+use core::ffi::{c_int, c_void};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use crate::abi::{EventElement, event_type, ibv_async_event, ibv_context};
+use crate::context::ContextBox;
+use crate::error::{count, last_code};
+
+/// Events that are kept; later ones are dropped.
+const MAX_EVENTS: usize = 4096;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// The address of a queue pair, a completion queue or a shared receive queue.
+    Object(usize),
+    Port,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    queue: Mutex<VecDeque<(About, c_int)>>,
+    fd: OwnedFd,
+}
+
+/// A descriptor that counts: each write makes it readable once more.
+pub(crate) fn counting_fd() -> Result<OwnedFd, c_int> {
+    // SAFETY: a system call that takes no pointer.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+    if fd < 0 {
+        return Err(last_code());
+    }
+    // SAFETY: the descriptor was just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a counting descriptor readable.
+pub(crate) fn raise(fd: &OwnedFd) {
+    // SAFETY: eight bytes of this function, which the call reads.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+}
+
+/// Takes one from a counting descriptor that is known to be readable.
+pub(crate) fn lower(fd: &OwnedFd) {
+    let mut value = 0_u64;
+    // SAFETY: eight bytes of this function, which the call writes.
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
+}
+
+static ONE: u64 = 1;
+
+/// Whether reads of a descriptor return at once, as a program may have set it.
+pub(crate) fn returns_at_once(fd: RawFd) -> bool {
+    // SAFETY: a system call that takes no pointer.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+/// Waits until a descriptor is readable. A signal may end the wait early.
+///
+/// # Errors
+/// `EINTR`, or another code of `poll`.
+pub(crate) fn wait_for(fd: RawFd) -> Result<(), c_int> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one element, which lives as long as the call.
+    if unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {
+        return Err(last_code());
+    }
+    Ok(())
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Self, c_int> {
+        Ok(Self { queue: Mutex::default(), fd: counting_fd()? })
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut VecDeque<(About, c_int)>) -> R) -> R {
+        act(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn push(&self, about: About, event: c_int) {
+        self.with(|queue| {
+            if queue.len() < MAX_EVENTS {
+                queue.push_back((about, event));
+                raise(&self.fd);
+            }
+        });
+    }
+
+    fn pop(&self) -> Option<(About, c_int)> {
+        self.with(|queue| {
+            let event = queue.pop_front()?;
+            lower(&self.fd);
+            Some(event)
+        })
+    }
+
+    /// The object ends: its events that nobody has read are dropped.
+    pub(crate) fn forget(&self, object: usize) {
+        self.with(|queue| {
+            let before = queue.len();
+            queue.retain(|(about, _)| *about != About::Object(object));
+            (queue.len()..before).for_each(|_| lower(&self.fd));
+        });
+    }
+}
+
+/// # Safety
+/// A context of this library and a place for an event.
+pub(crate) unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    count(|| {
+        // SAFETY: as the caller promises.
+        let context = unsafe { ContextBox::of(context) };
+        let events = &context.events;
+        let (about, event_type) = loop {
+            if let Some(event) = events.pop() {
+                break event;
+            }
+            if returns_at_once(events.fd()) {
+                return Err(libc::EAGAIN);
+            }
+            wait_for(events.fd())?;
+        };
+        let element = match about {
+            About::Object(object) => EventElement { object: object as *mut c_void },
+            About::Port => EventElement { port_num: 1 },
+        };
+        // SAFETY: as the caller promises.
+        unsafe { event.write(ibv_async_event { element, event_type }) };
+        Ok(0)
+    })
+}
+
+/// Nothing waits for it: an object may be destroyed as soon as its events have been read.
+pub(crate) extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
+
+/// The type of an event about a port.
+pub(crate) const fn of_port(up: bool) -> c_int {
+    if up { event_type::PORT_ACTIVE } else { event_type::PORT_ERR }
+}

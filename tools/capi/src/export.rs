@@ -1,0 +1,144 @@
+//! The functions under the names and versions that programs link.
+//!
+//! The linker gets each name with its version from the assembler. Rust's own export would be without version, and programs that were
+//! linked against the real library ask for one.
+
+use core::arch::global_asm;
+
+use crate::{channel, context, cq, device, event, mr, pd, qp, srq, text};
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($to:ident) => {
+        concat!("jmp {", stringify!($to), "}")
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    ($to:ident) => {
+        concat!("b {", stringify!($to), "}")
+    };
+}
+
+// The function itself may be in another object file, and a version can only be given to a symbol of this one: so each name is that of a
+// jump.
+macro_rules! export {
+    ($($version:literal: { $($name:ident = $function:path;)+ })+) => {
+        $($(
+            global_asm!(
+                ".text",
+                concat!(".globl spindrift.", stringify!($name)),
+                concat!(".type spindrift.", stringify!($name), ", %function"),
+                concat!("spindrift.", stringify!($name), ":"),
+                jump!(function),
+                concat!(".symver spindrift.", stringify!($name), ", ", stringify!($name), "@@IBVERBS_", $version),
+                function = sym $function,
+            );
+        )+)+
+    };
+}
+
+export! {
+    "1.0": {
+        ibv_create_comp_channel = channel::ibv_create_comp_channel;
+        ibv_destroy_comp_channel = channel::ibv_destroy_comp_channel;
+        ibv_get_sysfs_path = device::ibv_get_sysfs_path;
+        ibv_read_sysfs_file = device::ibv_read_sysfs_file;
+        ibv_rate_to_mult = text::ibv_rate_to_mult;
+        mult_to_ibv_rate = text::mult_to_ibv_rate;
+        ibv_copy_path_rec_from_kern = device::nothing;
+        ibv_copy_path_rec_to_kern = device::nothing;
+        ibv_copy_qp_attr_from_kern = device::nothing;
+    }
+    "1.1": {
+        ibv_get_device_list = device::ibv_get_device_list;
+        ibv_free_device_list = device::ibv_free_device_list;
+        ibv_get_device_name = device::ibv_get_device_name;
+        ibv_get_device_guid = device::ibv_get_device_guid;
+        ibv_open_device = context::ibv_open_device;
+        ibv_close_device = context::ibv_close_device;
+        ibv_get_async_event = event::ibv_get_async_event;
+        ibv_ack_async_event = event::ibv_ack_async_event;
+        ibv_query_device = context::ibv_query_device;
+        ibv_query_port = context::ibv_query_port;
+        ibv_query_gid = context::ibv_query_gid;
+        ibv_query_pkey = context::ibv_query_pkey;
+        ibv_alloc_pd = pd::ibv_alloc_pd;
+        ibv_dealloc_pd = pd::ibv_dealloc_pd;
+        ibv_reg_mr = mr::ibv_reg_mr;
+        ibv_rereg_mr = device::failed;
+        ibv_dereg_mr = mr::ibv_dereg_mr;
+        ibv_create_cq = cq::ibv_create_cq;
+        ibv_resize_cq = cq::ibv_resize_cq;
+        ibv_destroy_cq = cq::ibv_destroy_cq;
+        ibv_get_cq_event = channel::ibv_get_cq_event;
+        ibv_ack_cq_events = channel::ibv_ack_cq_events;
+        ibv_create_srq = srq::ibv_create_srq;
+        ibv_modify_srq = srq::ibv_modify_srq;
+        ibv_query_srq = srq::ibv_query_srq;
+        ibv_destroy_srq = srq::ibv_destroy_srq;
+        ibv_create_qp = qp::ibv_create_qp;
+        ibv_modify_qp = qp::ibv_modify_qp;
+        ibv_query_qp = qp::ibv_query_qp;
+        ibv_destroy_qp = qp::ibv_destroy_qp;
+        ibv_create_ah = device::no_object;
+        ibv_create_ah_from_wc = device::no_object;
+        ibv_init_ah_from_wc = device::failed;
+        ibv_destroy_ah = device::not_supported;
+        ibv_attach_mcast = device::not_supported;
+        ibv_detach_mcast = device::not_supported;
+        ibv_copy_ah_attr_from_kern = device::nothing;
+        ibv_register_driver = device::nothing;
+        ibv_resolve_eth_l2_from_gid = device::failed;
+        ibv_fork_init = device::ibv_fork_init;
+        ibv_dontfork_range = device::ibv_dontfork_range;
+        ibv_dofork_range = device::ibv_dofork_range;
+        ibv_node_type_str = text::ibv_node_type_str;
+        ibv_port_state_str = text::ibv_port_state_str;
+        ibv_event_type_str = text::ibv_event_type_str;
+        ibv_wc_status_str = text::ibv_wc_status_str;
+        ibv_rate_to_mbps = text::ibv_rate_to_mbps;
+        mbps_to_ibv_rate = text::mbps_to_ibv_rate;
+    }
+    "1.5": {
+        ibv_get_pkey_index = context::ibv_get_pkey_index;
+    }
+    "1.6": {
+        ibv_qp_to_qp_ex = qp::ibv_qp_to_qp_ex;
+    }
+    "1.7": {
+        ibv_reg_mr_iova = mr::ibv_reg_mr_iova;
+    }
+    "1.8": {
+        ibv_reg_mr_iova2 = mr::ibv_reg_mr_iova2;
+    }
+    "1.9": {
+        ibv_get_device_index = device::ibv_get_device_index;
+    }
+    "1.10": {
+        ibv_import_device = device::no_object;
+        ibv_import_mr = device::no_object;
+        ibv_unimport_mr = device::nothing;
+        ibv_import_pd = device::no_object;
+        ibv_unimport_pd = device::nothing;
+        ibv_query_ece = qp::ibv_query_ece;
+        ibv_set_ece = qp::ibv_set_ece;
+    }
+    "1.11": {
+        _ibv_query_gid_ex = context::_ibv_query_gid_ex;
+        _ibv_query_gid_table = context::_ibv_query_gid_table;
+    }
+    "1.12": {
+        ibv_reg_dmabuf_mr = mr::ibv_reg_dmabuf_mr;
+    }
+    "1.13": {
+        ibv_import_dm = device::no_object;
+        ibv_unimport_dm = device::nothing;
+        ibv_is_fork_initialized = device::ibv_is_fork_initialized;
+    }
+    "1.14": {
+        ibv_query_qp_data_in_order = qp::ibv_query_qp_data_in_order;
+    }
+}
+
+include!(concat!(env!("OUT_DIR"), "/private.rs"));

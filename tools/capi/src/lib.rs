@@ -1,0 +1,42 @@
+//! RDMA verbs for programs as they are: a `libibverbs.so.1` whose queue pairs are Spindrift's.
+//!
+//! It is a library for C programs alone, loaded in place of the system's: `docs/programs.md` tells how. It needs no RDMA NIC, no kernel
+//! module and no privilege. Each process has one endpoint per device, opened when a program opens the device, and never before: the
+//! library is also loaded into programs that never use it.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `abi` | what `infiniband/verbs.h` declares |
+//! | `export` | the functions under the names and versions that programs link |
+//! | `settings` | what the environment says |
+//! | `handshake` | how processes find each other, without socket or clock |
+//! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
+//! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `channel`, `event` | the objects of C |
+//! | `convert` | requests and completions from one interface to the other |
+//!
+//! Each object of C stands first in a box of Rust, so that its address leads to both.
+
+#![cfg_attr(test, allow(dead_code, reason = "tests export nothing, so much has no caller there"))]
+
+mod abi;
+mod channel;
+mod context;
+mod convert;
+mod cq;
+mod device;
+mod error;
+mod event;
+#[cfg(not(test))]
+mod export;
+mod gid;
+mod handshake;
+#[cfg(test)]
+mod layout;
+mod mr;
+mod nic;
+mod pd;
+mod post;
+mod qp;
+mod settings;
+mod srq;
+mod text;

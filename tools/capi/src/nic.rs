@@ -1,0 +1,474 @@
+//! A device in use: Spindrift's context with a lane of its own, and the control socket by which processes find each other.
+
+use core::ffi::c_int;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Instant;
+
+use spindrift::endpoint::CqId;
+use spindrift::pmd::fault::FaultPort;
+use spindrift::pmd::udp::{UdpConfig, UdpError, UdpPort};
+use spindrift::pmd::{LinkState, Port};
+use spindrift::time::Time;
+use spindrift::verbs::{self, AsyncEvent, ContextConfig, Idle, LaneMode, VerbsError};
+use spindrift::wire::Qpn;
+use spindrift::work::SrqId;
+
+use crate::abi::event_type;
+use crate::error::{code_of, tell};
+use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
+use crate::handshake::{Action, Handshakes, Hello, Number};
+use crate::qp::QpCore;
+use crate::settings::{NicSettings, Settings};
+
+/// Longest datagram on the control socket.
+const MAX_DATAGRAM: usize = 16 << 10;
+/// Datagrams that are taken before timers are looked at again.
+const BATCH: usize = 64;
+/// How often a UDP port is looked for that is free on all planes.
+const PORT_TRIES: usize = 32;
+/// How long an idle lane sleeps at most, for changes of links; packets and posts wake it.
+const NAP: Duration = Duration::from_millis(20);
+
+/// See the [module documentation](self).
+pub(crate) struct Nic {
+    pub(crate) verbs: verbs::Context,
+    pub(crate) planes: Vec<IpAddr>,
+    /// Which process of this host this is, and its identifier.
+    process: u32,
+    pub(crate) pid: u32,
+    control_port: u16,
+    control: UdpSocket,
+    /// Wakes the control thread.
+    wake: OwnedFd,
+    began: Instant,
+    state: Mutex<State>,
+    /// Queue pairs by their numbers on the wire.
+    wires: RwLock<BTreeMap<u32, Arc<QpCore>>>,
+    /// The addresses of completion queues and shared receive queues, for events.
+    cqs: Mutex<BTreeMap<CqId, usize>>,
+    srqs: Mutex<BTreeMap<SrqId, (usize, Weak<EventQueue>)>>,
+    /// Those of each context, for events of the device.
+    contexts: Mutex<Vec<Weak<EventQueue>>>,
+}
+
+#[derive(Default)]
+struct State {
+    handshakes: Handshakes,
+    qps: BTreeMap<Number, Arc<QpCore>>,
+    next: u32,
+    /// When queue pairs give up whose peers have not been heard of.
+    deadlines: BTreeMap<Number, Time>,
+    nonces: u64,
+    /// What the contexts were told of the port.
+    is_down: bool,
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error(
+        "no UDP port from {0} on is free on {1} for control; end other processes, or set SPINDRIFT_CONTROL_PORT"
+    )]
+    NoControlPort(u16, IpAddr),
+    #[error("the control socket on {0}: {1}")]
+    Control(SocketAddr, io::Error),
+    #[error(transparent)]
+    Port(#[from] UdpError),
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    #[error("the control thread: {0}")]
+    Thread(io::Error),
+    #[error("the system gives no random numbers")]
+    Random,
+    #[error("the system gives no descriptor")]
+    Descriptor(c_int),
+}
+
+impl OpenError {
+    pub(crate) fn code(&self) -> c_int {
+        match self {
+            Self::Verbs(error) => code_of(error),
+            Self::Descriptor(code) => *code,
+            Self::Control(_, error) | Self::Thread(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::ENODEV,
+        }
+    }
+}
+
+/// The first control port of the list that is free, and its place there: the kernel decides which process is which.
+fn control_socket(address: IpAddr, first: u16) -> Result<(UdpSocket, u32), OpenError> {
+    for process in 0..Number::PROCESSES {
+        let Some(port) = first.checked_add(process as u16) else { break };
+        let at = SocketAddr::new(address, port);
+        match UdpSocket::bind(at) {
+            Ok(socket) => {
+                socket.set_nonblocking(true).map_err(|error| OpenError::Control(at, error))?;
+                return Ok((socket, process));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(OpenError::Control(at, error)),
+        }
+    }
+    Err(OpenError::NoControlPort(first, address))
+}
+
+/// A port for each plane, all with the same number, which the kernel chooses.
+fn open_planes(planes: &[IpAddr]) -> Result<(Vec<UdpPort>, u16), UdpError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut ports: Vec<UdpPort> = Vec::new();
+        let opened = planes.iter().try_for_each(|local| {
+            let port = ports.first().map_or(0, UdpPort::port);
+            ports.push(UdpPort::open(&UdpConfig { local: *local, port, ..UdpConfig::default() })?);
+            Ok(())
+        });
+        match opened {
+            Ok(()) => {
+                let port = ports.first().map_or(0, UdpPort::port);
+                return Ok((ports, port));
+            }
+            Err(UdpError::PortInUse { .. }) if tries < PORT_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Threads that begin meanwhile get no signals: those are for the threads of the program.
+fn without_signals<R>(act: impl FnOnce() -> R) -> R {
+    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are this function's, and the first is filled before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = act();
+    // SAFETY: the call above has filled it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    result
+}
+
+fn random() -> Result<u64, OpenError> {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: eight bytes of this function.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == 8 { Ok(u64::from_ne_bytes(bytes)) } else { Err(OpenError::Random) }
+}
+
+impl Nic {
+    pub(crate) fn open(nic: &NicSettings, settings: &Settings) -> Result<Arc<Self>, OpenError> {
+        let first = nic.planes.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let (control, process) = control_socket(first, settings.control_port)?;
+        let (ports, udp_port) = open_planes(&nic.planes)?;
+        let ports: Vec<Box<dyn Port>> = ports
+            .into_iter()
+            .enumerate()
+            .map(|(plane, port)| match &settings.fault {
+                None => Box::new(port) as Box<dyn Port>,
+                Some(plan) => Box::new(FaultPort::new(Box::new(port), plane, plan.clone(), settings.seed))
+                    as Box<dyn Port>,
+            })
+            .collect();
+        let mut config =
+            ContextConfig::new(&ports).lane(LaneMode::Thread { core: None, idle: Idle::Nap(NAP) });
+        config.endpoint.udp_port = udp_port;
+        let wake = counting_fd().map_err(OpenError::Descriptor)?;
+        let nonces = random()?;
+        without_signals(|| {
+            let nic = Arc::new(Self {
+                verbs: verbs::Context::open(ports, config)?,
+                planes: nic.planes.clone(),
+                process,
+                pid: std::process::id(),
+                control_port: settings.control_port,
+                control,
+                wake,
+                began: Instant::now(),
+                // Numbers are seldom used again at once when a process takes the place of one that has ended.
+                state: Mutex::new(State { next: nonces as u32, nonces, ..State::default() }),
+                wires: RwLock::default(),
+                cqs: Mutex::default(),
+                srqs: Mutex::default(),
+                contexts: Mutex::default(),
+            });
+            let of_thread = Arc::clone(&nic);
+            let thread = std::thread::Builder::new().name("spindrift-ctl".to_owned());
+            thread.spawn(move || of_thread.run()).map_err(OpenError::Thread)?;
+            Ok(nic)
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// A context of a program wants the device's events.
+    pub(crate) fn add_context(&self, events: &Arc<EventQueue>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(events));
+    }
+
+    /// A number for a queue pair, which is given to it before anybody else can see it. `None`: all are in use.
+    pub(crate) fn add_qp(&self, make: impl FnOnce(Number) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
+        let mut state = self.state();
+        let number = (0..Number::QUEUE_PAIRS).find_map(|step| {
+            let local = state.next.wrapping_add(step) % Number::QUEUE_PAIRS;
+            let number = Number::new(self.process, local);
+            // The first three are reserved, in each process alike.
+            (local > 2 && !state.qps.contains_key(&number)).then_some(number)
+        })?;
+        state.next = number.get().wrapping_add(1);
+        let core = make(number);
+        state.qps.insert(number, Arc::clone(&core));
+        state.handshakes.created(number);
+        Some(core)
+    }
+
+    pub(crate) fn remove_qp(&self, core: &QpCore) {
+        let mut state = self.state();
+        state.qps.remove(&core.number);
+        state.handshakes.forget(core.number);
+        state.deadlines.remove(&core.number);
+    }
+
+    /// The queue pair has this number on the wire now, in place of an older one.
+    pub(crate) fn set_wire(&self, core: &Arc<QpCore>, old: Option<Qpn>, new: Option<Qpn>) {
+        let mut wires = self.wires.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = old {
+            wires.remove(&old.get());
+        }
+        if let Some(new) = new {
+            wires.insert(new.get(), Arc::clone(core));
+        }
+    }
+
+    /// Calls `act` with the queue pairs by their numbers on the wire.
+    pub(crate) fn with_wires<R>(&self, act: impl FnOnce(&BTreeMap<u32, Arc<QpCore>>) -> R) -> R {
+        act(&self.wires.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins the handshake of a queue pair.
+    pub(crate) fn begin_handshake(
+        &self,
+        number: Number,
+        peer: crate::handshake::Peer,
+        info: spindrift::endpoint::QpInfo,
+    ) {
+        let now = self.now();
+        let mut state = self.state();
+        // Nonces differ, and nobody outside can tell the next one from those before.
+        state.nonces = mix(state.nonces.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let nonce = state.nonces;
+        let actions = state.handshakes.on_rtr(now, number, peer, info, nonce);
+        drop(state);
+        self.perform(actions);
+        self.wake();
+    }
+
+    /// A queue pair is reset: it is no longer connected.
+    pub(crate) fn forget_handshake(&self, number: Number) {
+        let mut state = self.state();
+        state.handshakes.forget(number);
+        state.deadlines.remove(&number);
+    }
+
+    /// If the peer has not been heard of by then, the queue pair gives up.
+    pub(crate) fn set_deadline(&self, number: Number, at: Time) {
+        self.state().deadlines.insert(number, at);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        raise(&self.wake);
+    }
+
+    pub(crate) fn set_cq(&self, id: CqId, at: Option<usize>) {
+        let mut cqs = self.cqs.lock().unwrap_or_else(PoisonError::into_inner);
+        match at {
+            Some(at) => drop(cqs.insert(id, at)),
+            None => drop(cqs.remove(&id)),
+        }
+    }
+
+    pub(crate) fn cq(&self, id: CqId) -> Option<usize> {
+        self.cqs.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+    }
+
+    pub(crate) fn set_srq(&self, id: SrqId, at: Option<(usize, Weak<EventQueue>)>) {
+        let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        match at {
+            Some(at) => drop(srqs.insert(id, at)),
+            None => drop(srqs.remove(&id)),
+        }
+    }
+
+    /// Does what the handshakes want. Without any lock: a queue pair that connects calls back.
+    fn perform(&self, actions: Vec<Action>) {
+        let mut left = actions;
+        while let Some(action) = left.pop() {
+            match action {
+                Action::Send(peer, hello) => {
+                    let port = self.control_port.wrapping_add(peer.number.process() as u16);
+                    // It is repeated, so a full queue or a host that cannot be reached is no error yet.
+                    let _ = self.control.send_to(&hello.encode(), SocketAddr::new(peer.address, port));
+                }
+                Action::Connect(number, info) => {
+                    let core = self.state().qps.get(&number).cloned();
+                    if let Some(core) = core
+                        && let Err(reason) = core.connect(&info)
+                    {
+                        left.extend(self.state().handshakes.refuse(number, &reason));
+                        Self::fail(&core, &reason);
+                    }
+                    self.state().deadlines.remove(&number);
+                }
+                Action::Fail(number, reason) => {
+                    let core = self.state().qps.get(&number).cloned();
+                    if let Some(core) = core {
+                        Self::fail(&core, &reason);
+                    }
+                }
+            }
+        }
+    }
+
+    fn fail(core: &QpCore, reason: &str) {
+        tell(&format!("queue pair {:#x} cannot connect", core.number.get()), &reason);
+        core.refuse();
+    }
+
+    /// The control thread.
+    fn run(&self) {
+        let mut datagram = vec![0; MAX_DATAGRAM];
+        loop {
+            self.wait();
+            for _ in 0..BATCH {
+                let Ok((len, from)) = self.control.recv_from(&mut datagram) else { break };
+                if let Some(hello) = datagram.get(..len).and_then(Hello::decode) {
+                    self.on_hello(from.ip(), hello);
+                }
+            }
+            self.on_time();
+            while let Some(event) = self.verbs.poll_async_event() {
+                self.on_event(&event);
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let due = {
+            let state = self.state();
+            let first = state.deadlines.values().min().copied().unwrap_or(Time::NEVER);
+            state.handshakes.next_timeout().min(first)
+        };
+        let timeout = match due {
+            Time::NEVER => -1,
+            due => (due.since(self.now()).div_ceil(1_000_000)).min(1 << 20) as c_int,
+        };
+        let fds = [self.control.as_raw_fd(), self.verbs.async_fd().as_raw_fd(), self.wake.as_raw_fd()];
+        let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: three elements of this function.
+        unsafe { libc::poll(polls.as_mut_ptr(), 3, timeout) };
+        if polls[2].revents != 0 {
+            lower(&self.wake);
+        }
+    }
+
+    fn on_hello(&self, from: IpAddr, hello: Hello) {
+        let now = self.now();
+        let mut state = self.state();
+        let State { handshakes, qps, .. } = &mut *state;
+        let actions = handshakes.on_hello(now, from, hello, |number| qps.contains_key(&number));
+        drop(state);
+        self.perform(actions);
+    }
+
+    fn on_time(&self) {
+        let now = self.now();
+        let mut state = self.state();
+        let actions = state.handshakes.on_time(now);
+        let over: Vec<_> =
+            state.deadlines.iter().filter(|(_, at)| **at <= now).map(|(number, _)| *number).collect();
+        let over: Vec<_> = over
+            .into_iter()
+            .filter_map(|number| {
+                state.deadlines.remove(&number);
+                state.qps.get(&number).cloned()
+            })
+            .collect();
+        drop(state);
+        self.perform(actions);
+        for core in over {
+            // The peer's process is silent, as a NIC may be.
+            if core.give_up() {
+                core.raise(event_type::QP_FATAL);
+            }
+        }
+    }
+
+    fn on_event(&self, event: &AsyncEvent) {
+        match event {
+            AsyncEvent::QpFatal(failure) => {
+                let core = self.with_wires(|wires| wires.get(&failure.qpn.get()).cloned());
+                if let Some(core) = core {
+                    core.on_fatal(failure);
+                }
+            }
+            AsyncEvent::CqError { cq } => {
+                if let Some(at) = self.cq(*cq) {
+                    self.tell_contexts(About::Object(at), event_type::CQ_ERR);
+                }
+            }
+            AsyncEvent::SrqLimitReached { srq } => {
+                let found = self.srqs.lock().unwrap_or_else(PoisonError::into_inner).get(srq).cloned();
+                if let Some((at, events)) = found
+                    && let Some(events) = events.upgrade()
+                {
+                    events.push(About::Object(at), event_type::SRQ_LIMIT_REACHED);
+                }
+            }
+            AsyncEvent::PortDown { .. } | AsyncEvent::PortUp { .. } => self.on_link(),
+            AsyncEvent::LaneFailed => {
+                tell("a lane has failed", &self.verbs.failure().unwrap_or("see above"));
+                self.tell_contexts(About::Port, event_type::DEVICE_FATAL);
+            }
+            _ => {}
+        }
+    }
+
+    /// The one port of the device is down when no plane has a link.
+    pub(crate) fn is_up(&self) -> bool {
+        self.verbs.query_ports().iter().any(|port| port.link == LinkState::Up)
+    }
+
+    fn on_link(&self) {
+        let up = self.is_up();
+        let was = core::mem::replace(&mut self.state().is_down, !up);
+        if was == up {
+            self.tell_contexts(About::Port, of_port(up));
+        }
+    }
+
+    fn tell_contexts(&self, about: About, event: c_int) {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        contexts.iter().filter_map(Weak::upgrade).for_each(|context| context.push(about, event));
+    }
+}
+
+/// Mixes the bits of a number.
+const fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

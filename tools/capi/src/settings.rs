@@ -1,0 +1,179 @@
+//! What the environment says: the devices to show and their planes. Nothing is opened here.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+use spindrift_pmd::fault::FaultPlan;
+
+/// A device and the planes that it consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NicSettings {
+    pub(crate) name: String,
+    /// The address of each plane.
+    pub(crate) planes: Vec<IpAddr>,
+}
+
+/// See the [module documentation](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) nics: Vec<NicSettings>,
+    /// The first of the UDP ports by which processes are found.
+    pub(crate) control_port: u16,
+    /// `vendor_part_id` of the devices. Some programs decide by it what a device can do.
+    pub(crate) part_id: u32,
+    /// Faults of all planes, as in `--fault`.
+    pub(crate) fault: Option<FaultPlan>,
+    pub(crate) seed: u64,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}={value}: {reason}")]
+pub(crate) struct SettingsError {
+    name: &'static str,
+    value: String,
+    reason: String,
+}
+
+/// The first control port, if the environment names none.
+pub(crate) const CONTROL_PORT: u16 = 24_971;
+/// Characters of a device's name, at most.
+const MAX_NAME: usize = 32;
+/// Planes of a device, at most.
+const MAX_PLANES: usize = spindrift::verbs::negotiate::MAX_PORTS;
+
+impl Settings {
+    /// Those that `get` gives, by name of the variable.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the variable.
+    pub(crate) fn from(get: impl Fn(&'static str) -> Option<String>) -> Result<Self, SettingsError> {
+        fn parsed<T>(
+            (name, value): (&'static str, Option<String>),
+            parse: impl FnOnce(&str) -> Result<T, String>,
+        ) -> Result<Option<T>, SettingsError> {
+            let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+            parse(&value).map(Some).map_err(|reason| SettingsError { name, value, reason })
+        }
+        let of = |name| (name, get(name));
+        let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+        let nics = parsed(of("SPINDRIFT_NICS"), nics)?;
+        let planes = parsed(of("SPINDRIFT_PLANES"), planes)?;
+        let nics = nics.unwrap_or_else(|| {
+            let planes = planes.unwrap_or_else(|| vec![usual_address()]);
+            vec![NicSettings { name: "spindrift0".to_owned(), planes }]
+        });
+        let port = parsed(of("SPINDRIFT_CONTROL_PORT"), |text| {
+            text.parse::<u16>().ok().filter(|port| (1_024..=60_000).contains(port)).ok_or_else(|| {
+                "write a port from 1024 to 60000; processes use it and those that follow".to_owned()
+            })
+        })?;
+        let fault = parsed(of("SPINDRIFT_FAULT"), |text| {
+            text.parse().map_err(|error: spindrift_pmd::fault::FaultPlanError| error.to_string())
+        })?;
+        Ok(Self {
+            nics,
+            control_port: port.unwrap_or(CONTROL_PORT),
+            part_id: parsed(of("SPINDRIFT_VENDOR_PART_ID"), number)?.unwrap_or(0) as u32,
+            fault,
+            seed: parsed(of("SPINDRIFT_SEED"), number)?.unwrap_or(1),
+        })
+    }
+}
+
+/// `name=address,address;name=address`.
+fn nics(text: &str) -> Result<Vec<NicSettings>, String> {
+    let mut all: Vec<NicSettings> = Vec::new();
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let (name, addresses) =
+            part.split_once('=').ok_or_else(|| format!("{part}: write NAME=ADDRESS,ADDRESS"))?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
+            return Err(format!("{name}: a name has 1 to {MAX_NAME} letters, digits, - and _"));
+        }
+        if all.iter().any(|other| other.name == name) {
+            return Err(format!("{name}: there are two of this name"));
+        }
+        all.push(NicSettings { name: name.to_owned(), planes: planes(addresses)? });
+    }
+    if all.is_empty() { Err("there is no device".to_owned()) } else { Ok(all) }
+}
+
+/// Addresses of one family, one for each plane.
+fn planes(text: &str) -> Result<Vec<IpAddr>, String> {
+    let mut planes = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let address: IpAddr = part.parse().map_err(|_| format!("{part} is no address"))?;
+        if planes.contains(&address) {
+            return Err(format!("{part} is the address of two planes"));
+        }
+        planes.push(address);
+    }
+    let is_v4 = |address: &IpAddr| address.is_ipv4();
+    if planes.iter().any(is_v4) && !planes.iter().all(is_v4) {
+        return Err("the planes of a device have addresses of one family".to_owned());
+    }
+    if planes.len() > MAX_PLANES {
+        return Err(format!("a device has at most {MAX_PLANES} planes"));
+    }
+    Ok(planes)
+}
+
+/// The address from which this host reaches others, or its loopback address.
+fn usual_address() -> IpAddr {
+    // Nothing is sent: the kernel looks up the route.
+    let source = |bind: &str, to: &str| {
+        let socket = UdpSocket::bind((bind, 0)).ok()?;
+        socket.connect((to, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    source("0.0.0.0", "192.0.2.1")
+        .or_else(|| source("::", "2001:db8::1"))
+        .unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&'static str, &str)]) -> Result<Settings, String> {
+        let get = |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::from(get).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn devices_are_named_or_one() {
+        let addresses =
+            |text: &[&str]| text.iter().map(|part| part.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let one = of(&[("SPINDRIFT_PLANES", "10.0.0.1, 10.1.0.1")]).unwrap();
+        let planes = addresses(&["10.0.0.1", "10.1.0.1"]);
+        assert_eq!(one.nics, [NicSettings { name: "spindrift0".to_owned(), planes }]);
+        assert_eq!((one.control_port, one.part_id), (CONTROL_PORT, 0));
+        let two =
+            of(&[("SPINDRIFT_NICS", "a=::1;b-1=::2,::3"), ("SPINDRIFT_CONTROL_PORT", "30000")]).unwrap();
+        assert_eq!(two.nics[1], NicSettings { name: "b-1".to_owned(), planes: addresses(&["::2", "::3"]) });
+        assert_eq!(two.control_port, 30_000);
+        assert_eq!(of(&[]).unwrap().nics.len(), 1);
+        // As a shell leaves it.
+        assert_eq!(of(&[("SPINDRIFT_NICS", "")]).unwrap().nics[0].name, "spindrift0");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (name, value, reason) in [
+            ("SPINDRIFT_PLANES", "10.0.0.1,x", "x is no address"),
+            ("SPINDRIFT_PLANES", "10.0.0.1,10.0.0.1", "two planes"),
+            ("SPINDRIFT_PLANES", "10.0.0.1,::1", "one family"),
+            ("SPINDRIFT_NICS", "10.0.0.1", "NAME=ADDRESS"),
+            ("SPINDRIFT_NICS", "a b=10.0.0.1", "a name has"),
+            ("SPINDRIFT_NICS", "a=10.0.0.1;a=10.0.0.2", "two of this name"),
+            ("SPINDRIFT_NICS", ";", "no device"),
+            ("SPINDRIFT_CONTROL_PORT", "70000", "1024 to 60000"),
+            ("SPINDRIFT_CONTROL_PORT", "80", "1024 to 60000"),
+            ("SPINDRIFT_FAULT", "los=1%", "unknown word"),
+            ("SPINDRIFT_SEED", "x", "invalid digit"),
+        ] {
+            let error = of(&[(name, value)]).unwrap_err();
+            assert!(error.starts_with(&format!("{name}={value}: ")) && error.contains(reason), "{error}");
+        }
+    }
+}
