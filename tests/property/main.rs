@@ -22,6 +22,7 @@ mod support;
 
 use plan::Plan;
 use run::{Outcome, run};
+use support::seeds::{Blame, failures, setting};
 
 /// Fixed seeds beyond the usual ones that failed once. They run every time.
 const FAILED_ONCE: [u64; 9] = [
@@ -36,31 +37,8 @@ const FAILED_ONCE: [u64; 9] = [
     39_792, 44_082, 41_991,
 ];
 
-/// Failures after which a share of the seeds gives up.
-const MOST_FAILURES: usize = 5;
-
-/// A number from the environment.
-#[expect(clippy::disallowed_methods, reason = "how a test is told which seeds to run")]
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.trim().parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
-
-/// Says which seed failed, whatever made it fail.
-struct Blame(u64);
-
-impl Drop for Blame {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let seed = self.0;
-            eprintln!("seed {seed} failed; replay it with every packet printed:");
-            eprintln!("  SPINDRIFT_SEED={seed} cargo test --test property -- --nocapture replay");
-        }
-    }
-}
-
 fn one(seed: u64, print: bool, judges_recovery: bool) -> Outcome {
-    let _blame = Blame(seed);
+    let _blame = Blame("property", seed);
     let plan = Plan { judges_recovery, ..Plan::draw(seed) };
     if print {
         println!("{plan:#?}");
@@ -71,16 +49,8 @@ fn one(seed: u64, print: bool, judges_recovery: bool) -> Outcome {
 /// Runs every second seed of `seeds` from `part`; two tests share the work. Fails if one fails.
 fn run_all(seeds: impl Iterator<Item = u64>, part: u64, judges_recovery: bool) -> Outcome {
     let mut total = Outcome::default();
-    let mut failed = Vec::new();
-    for seed in seeds.filter(|seed| seed % 2 == part) {
-        match std::panic::catch_unwind(|| one(seed, false, judges_recovery)) {
-            Ok(outcome) => total.add(&outcome),
-            Err(_) => failed.push(seed),
-        }
-        if failed.len() >= MOST_FAILURES {
-            break;
-        }
-    }
+    let mine = seeds.filter(|seed| seed % 2 == part);
+    let failed = failures(mine, |seed| total.add(&one(seed, false, judges_recovery)));
     println!("{total:?}");
     assert!(failed.is_empty(), "failed seeds: {failed:?}");
     total

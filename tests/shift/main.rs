@@ -20,32 +20,10 @@ mod support;
 
 use plan::Plan;
 use run::{Outcome, run};
-
-/// Failures after which a share of the seeds gives up.
-const MOST_FAILURES: usize = 5;
-
-/// A number from the environment.
-#[expect(clippy::disallowed_methods, reason = "how a test is told which seeds to run")]
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.trim().parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
-
-/// Says which seed failed, whatever made it fail.
-struct Blame(u64);
-
-impl Drop for Blame {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let seed = self.0;
-            eprintln!("seed {seed} failed; replay it with every packet printed:");
-            eprintln!("  SPINDRIFT_SEED={seed} cargo test --test shift -- --nocapture replay");
-        }
-    }
-}
+use support::seeds::{Blame, failures, setting};
 
 fn one(seed: u64, print: bool) -> Outcome {
-    let _blame = Blame(seed);
+    let _blame = Blame("shift", seed);
     let plan = Plan::draw(seed);
     if print {
         println!("{plan:#?}");
@@ -56,16 +34,7 @@ fn one(seed: u64, print: bool) -> Outcome {
 /// Fails if one seed fails.
 fn run_all(seeds: impl Iterator<Item = u64>) -> Outcome {
     let mut total = Outcome::default();
-    let mut failed = Vec::new();
-    for seed in seeds {
-        match std::panic::catch_unwind(|| one(seed, false)) {
-            Ok(outcome) => total.add(&outcome),
-            Err(_) => failed.push(seed),
-        }
-        if failed.len() >= MOST_FAILURES {
-            break;
-        }
-    }
+    let failed = failures(seeds, |seed| total.add(&one(seed, false)));
     println!("{total:#?}");
     assert!(failed.is_empty(), "failed seeds: {failed:?}");
     total

@@ -17,6 +17,7 @@ pub(crate) mod net;
 pub(crate) mod pair;
 #[path = "../../tools/fabric/src/rand.rs"]
 pub(crate) mod rand;
+pub(crate) mod seeds;
 pub(crate) mod trace;
 #[path = "../../tools/fabric/src/swarm/writer.rs"]
 pub(crate) mod writer;

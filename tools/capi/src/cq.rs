@@ -12,12 +12,12 @@ use crate::abi::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc,
 };
 use crate::channel::ChannelBox;
+use crate::connection::QpCore;
 use crate::context::ContextBox;
 use crate::convert::completion;
 use crate::error::{code, code_of, object, tell};
 use crate::event::EventQueue;
 use crate::nic::Nic;
-use crate::qp::QpCore;
 
 /// Completions that are taken from Spindrift at a time.
 const BATCH: usize = 32;

@@ -12,6 +12,7 @@
 //! | `handshake` | how processes find each other, without socket or clock |
 //! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
 //! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `channel`, `event` | the objects of C |
+//! | `connection` | the connection behind a queue pair |
 //! | `convert` | requests and completions from one interface to the other |
 //!
 //! Each object of C stands first in a box of Rust, so that its address leads to both.
@@ -20,6 +21,7 @@
 
 mod abi;
 mod channel;
+mod connection;
 mod context;
 mod convert;
 mod cq;

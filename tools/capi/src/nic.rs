@@ -19,10 +19,10 @@ use spindrift::wire::Qpn;
 use spindrift::work::SrqId;
 
 use crate::abi::event_type;
+use crate::connection::QpCore;
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
 use crate::handshake::{Action, Handshakes, Hello, Number};
-use crate::qp::QpCore;
 use crate::settings::{NicSettings, Settings};
 
 /// Longest datagram on the control socket.

@@ -10,9 +10,10 @@ use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_recv_wr,
     ibv_send_wr, ibv_sge,
 };
+use crate::connection::Inner;
 use crate::convert::{element, operation};
 use crate::error::{code, code_of_post};
-use crate::qp::{Inner, QpBox};
+use crate::qp::QpBox;
 
 /// A request that is kept: the peer is not known yet, or the program has not finished it.
 #[derive(Debug)]

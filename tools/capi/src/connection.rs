@@ -1,0 +1,408 @@
+//! The connection behind a queue pair: its state as verbs has it, what the program has said of its peer, and requests that wait for it.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use spindrift::endpoint::{FailReason, QpFailure, QpInfo};
+use spindrift::verbs::negotiate::negotiate;
+use spindrift::verbs::{PostError, Qp, QpModify, QpState, RtrAttr, RtsAttr};
+use spindrift::wire::Qpn;
+
+use crate::abi::{
+    event_type, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap, qp_attr_mask, qp_state,
+};
+use crate::context::mtu_bytes;
+use crate::error::{code_of, tell};
+use crate::event::{About, EventQueue};
+use crate::gid;
+use crate::handshake::{Number, Peer};
+use crate::nic::Nic;
+use crate::post::Request;
+
+/// A queue pair, for everybody who knows it: the program, completion queues, the control thread.
+pub(crate) struct QpCore {
+    pub(crate) number: Number,
+    pub(crate) nic: Arc<Nic>,
+    pub(crate) events: Arc<EventQueue>,
+    /// The address of its object, for events.
+    pub(crate) at: AtomicUsize,
+    /// Its number on the wire now.
+    wire: AtomicU32,
+    /// The number of the peer, as the program knows it.
+    peer: AtomicU32,
+    /// The first send work request that is flushed stands for a peer that never answered.
+    blames: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) qp: Option<Qp>,
+    pub(crate) state: c_int,
+    connected: bool,
+    /// Posted before the peer was known.
+    held: VecDeque<Request>,
+    /// The control thread knows when they have waited too long.
+    is_watched: bool,
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) sig_all: bool,
+}
+
+impl Inner {
+    /// Whether requests may be posted, now or later.
+    pub(crate) fn takes_sends(&self) -> Result<(), c_int> {
+        match self.state {
+            qp_state::RTS | qp_state::ERR => Ok(()),
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// Requests that hold a place in the send queue.
+    pub(crate) fn sends_outstanding(&self) -> u32 {
+        self.held.len() as u32 + self.qp.as_ref().map_or(0, Qp::sends_outstanding)
+    }
+
+    /// The queue pair, if it takes requests at once.
+    #[inline]
+    pub(crate) fn ready(&mut self) -> Option<&mut Qp> {
+        if self.connected || self.state == qp_state::ERR { self.qp.as_mut() } else { None }
+    }
+
+    /// Keeps a request until the peer is known.
+    pub(crate) fn hold(&mut self, request: Request) -> Result<(), c_int> {
+        if self.sends_outstanding() >= self.cap.max_send_wr {
+            return Err(libc::ENOMEM);
+        }
+        self.held.push_back(request);
+        Ok(())
+    }
+
+    pub(crate) fn qp(&mut self) -> Result<&mut Qp, c_int> {
+        self.qp.as_mut().ok_or(libc::EINVAL)
+    }
+
+    /// Whether a receive may be posted.
+    pub(crate) fn takes_receives(&self) -> Result<(), c_int> {
+        if self.state == qp_state::RESET { Err(libc::EINVAL) } else { Ok(()) }
+    }
+
+    /// Posts what was held. In ERROR all of it is flushed.
+    fn post_held(&mut self) -> Result<(), PostError> {
+        let Some(qp) = &mut self.qp else { return Ok(()) };
+        while let Some(request) = self.held.pop_front() {
+            request.post(qp)?;
+        }
+        Ok(())
+    }
+
+    /// The attributes of retransmission. In verbs a timeout is 4.096 us x 2^t, here 1.024 us x 2^t; 0 stands for ever.
+    fn retry(&self) -> RtsAttr {
+        let exponential = if self.attr.timeout == 0 { RtsAttr::MAX_EXPONENTIAL } else { 0 };
+        let timeout = if self.attr.timeout == 0 { 14 } else { self.attr.timeout & 31 };
+        RtsAttr {
+            timeout: (timeout + 2).min(RtsAttr::MAX_TIMEOUT),
+            linear_retries: self.attr.retry_cnt.min(RtsAttr::MAX_LINEAR),
+            exponential_retries: exponential,
+            rnr_retry: self.attr.rnr_retry.min(RtsAttr::MAX_RNR),
+            ..RtsAttr::default()
+        }
+    }
+
+    fn info(&self) -> Result<QpInfo, c_int> {
+        let info = self.qp.as_ref().ok_or(libc::EINVAL)?.info().map_err(|error| code_of(&error))?;
+        let most = mtu_bytes(self.attr.path_mtu).unwrap_or(u32::MAX);
+        Ok(QpInfo { mtu: info.mtu.min(most), ..info })
+    }
+}
+
+impl QpCore {
+    /// Gives a queue pair a number. `None`: all are in use.
+    pub(crate) fn add(
+        nic: &Arc<Nic>,
+        events: Arc<EventQueue>,
+        qp: Qp,
+        cap: ibv_qp_cap,
+        sig_all: bool,
+    ) -> Option<Arc<Self>> {
+        let inner = Inner {
+            qp: Some(qp),
+            state: qp_state::RESET,
+            connected: false,
+            held: VecDeque::new(),
+            is_watched: false,
+            attr: no_attributes(),
+            cap,
+            sig_all,
+        };
+        nic.add_qp(|number| {
+            Arc::new(Self {
+                number,
+                nic: Arc::clone(nic),
+                events,
+                at: AtomicUsize::new(0),
+                wire: AtomicU32::new(0),
+                peer: AtomicU32::new(0),
+                blames: AtomicBool::new(false),
+                inner: Mutex::new(inner),
+            })
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wire(&self) -> u32 {
+        self.wire.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn peer_number(&self) -> u32 {
+        self.peer.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request that is flushed now stands for the silence of the peer: the first one does.
+    pub(crate) fn takes_blame(&self) -> bool {
+        self.blames.load(Ordering::Relaxed) && self.blames.swap(false, Ordering::Relaxed)
+    }
+
+    /// Ends what a call of the program has begun: requests that wait for the peer do not wait for ever.
+    pub(crate) fn watch(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.held.is_empty() || inner.is_watched {
+            return;
+        }
+        inner.is_watched = true;
+        let retry = inner.retry();
+        drop(inner);
+        if retry.exponential_retries < RtsAttr::MAX_EXPONENTIAL {
+            let budget_ns = retry.timeout_ns() * (1 + u64::from(retry.linear_retries));
+            self.nic.set_deadline(self.number, self.nic.now().after(budget_ns));
+        }
+    }
+
+    /// Tells the program of an event.
+    pub(crate) fn raise(&self, event: c_int) {
+        let at = self.at.load(Ordering::Acquire);
+        if at != 0 {
+            self.events.push(About::Object(at), event);
+        }
+    }
+
+    /// The peer is known. Returns why the two do not fit, if so.
+    pub(crate) fn connect(&self, peer: &QpInfo) -> Result<(), String> {
+        let mut inner = self.lock();
+        if inner.connected || !matches!(inner.state, qp_state::RTR | qp_state::RTS) {
+            return Ok(());
+        }
+        let own = inner.info().map_err(|code| std::io::Error::from_raw_os_error(code).to_string())?;
+        let agreed = negotiate(&own, peer).map_err(|refusal| refusal.to_string())?;
+        let rtr = RtrAttr { min_rnr_timer: inner.attr.min_rnr_timer & 31, ..agreed.rtr };
+        let rts = RtsAttr {
+            mpr: agreed.mpr,
+            max_wimm: agreed.max_wimm,
+            max_rd_atomic: agreed.max_rd_atomic,
+            ..inner.retry()
+        };
+        let qp = inner.qp().map_err(|_| "it was destroyed".to_owned())?;
+        qp.modify(QpModify::Rtr(Box::new(rtr))).map_err(|error| error.to_string())?;
+        qp.modify(QpModify::Rts(rts)).map_err(|error| error.to_string())?;
+        inner.connected = true;
+        inner.post_held().map_err(|error| error.to_string())
+    }
+
+    /// Ends a queue pair whose peer is silent. Returns whether it did: not if it is connected.
+    pub(crate) fn give_up(&self) -> bool {
+        let mut inner = self.lock();
+        !inner.connected && self.end(&mut inner)
+    }
+
+    /// Ends a queue pair that the peer refuses, or that cannot be connected to it.
+    pub(crate) fn refuse(&self) {
+        let mut inner = self.lock();
+        if self.end(&mut inner) {
+            self.raise(event_type::QP_FATAL);
+        }
+    }
+
+    fn end(&self, inner: &mut Inner) -> bool {
+        if !matches!(inner.state, qp_state::RTR | qp_state::RTS) {
+            return false;
+        }
+        self.blames.store(!inner.held.is_empty(), Ordering::Relaxed);
+        inner.state = qp_state::ERR;
+        let failed = inner.qp.as_mut().is_some_and(|qp| qp.modify(QpModify::Error).is_ok());
+        // They are flushed, so there is room.
+        let _ = inner.post_held();
+        failed
+    }
+
+    /// Spindrift has put it into ERROR.
+    pub(crate) fn on_fatal(&self, failure: &QpFailure) {
+        match failure.reason {
+            // The program hears of these by completions, or has asked for it.
+            FailReason::Requested
+            | FailReason::RetryExceeded
+            | FailReason::RnrRetryExceeded
+            | FailReason::PeerRefused
+            | FailReason::LocalWorkRequest => {}
+            FailReason::PeerViolation => {
+                tell(&format!("queue pair {:#x}", self.number.get()), failure);
+                self.raise(event_type::QP_ACCESS_ERR);
+            }
+            _ => {
+                tell(&format!("queue pair {:#x}", self.number.get()), failure);
+                self.raise(event_type::QP_FATAL);
+            }
+        }
+    }
+
+    /// The state now, which may be ERROR without a call of the program.
+    pub(crate) fn state(inner: &Inner) -> c_int {
+        let failed = inner.qp.as_ref().is_some_and(|qp| qp.state().0 == QpState::Error);
+        if failed { qp_state::ERR } else { inner.state }
+    }
+
+    pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: c_int) -> Result<c_int, c_int> {
+        let mut inner = self.lock();
+        let from = Self::state(&inner);
+        let to = if mask & qp_attr_mask::STATE == 0 { from } else { attr.qp_state };
+        if mask & qp_attr_mask::CUR_STATE != 0 && attr.cur_qp_state != from {
+            return Err(libc::EINVAL);
+        }
+        match (from, to) {
+            (_, qp_state::RESET) => self.reset(&mut inner)?,
+            (_, qp_state::ERR) => {
+                inner.qp()?.modify(QpModify::Error).map_err(|error| code_of(&error))?;
+                inner.state = qp_state::ERR;
+                let _ = inner.post_held();
+                drop(inner);
+                self.nic.forget_handshake(self.number);
+                return Ok(to);
+            }
+            (qp_state::RESET, qp_state::INIT) => {
+                inner.qp()?.init().map_err(|error| code_of(&error))?;
+                inner.remember(attr, mask);
+            }
+            (qp_state::INIT, qp_state::INIT) | (qp_state::RTR, qp_state::RTR) => inner.remember(attr, mask),
+            (qp_state::INIT, qp_state::RTR) => {
+                if mask & qp_attr_mask::DEST_QPN == 0
+                    || mask & qp_attr_mask::AV == 0
+                    || attr.ah_attr.is_global == 0
+                {
+                    return Err(libc::EINVAL);
+                }
+                inner.remember(attr, mask);
+                inner.state = to;
+                // SAFETY: all bit patterns are bytes.
+                let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
+                let peer = Peer { address: gid::address(dgid), number: Number::from_verbs(attr.dest_qp_num) };
+                self.peer.store(peer.number.get(), Ordering::Relaxed);
+                let info = inner.info()?;
+                drop(inner);
+                self.nic.begin_handshake(self.number, peer, info);
+                return Ok(to);
+            }
+            (qp_state::RTR | qp_state::RTS, qp_state::RTS) => {
+                inner.remember(attr, mask);
+                inner.state = to;
+                let retry = inner.retry();
+                if inner.connected {
+                    inner.qp()?.modify(QpModify::Retry(retry.retry())).map_err(|error| code_of(&error))?;
+                }
+            }
+            _ => return Err(libc::EINVAL),
+        }
+        inner.state = to;
+        Ok(to)
+    }
+
+    fn reset(self: &Arc<Self>, inner: &mut Inner) -> Result<(), c_int> {
+        let qp = inner.qp()?;
+        let old = qp.qpn();
+        qp.modify(QpModify::Reset).map_err(|error| code_of(&error))?;
+        let new = qp.qpn();
+        self.set_wire(Some(old), Some(new));
+        inner.held.clear();
+        (inner.connected, inner.is_watched) = (false, false);
+        self.blames.store(false, Ordering::Relaxed);
+        self.nic.forget_handshake(self.number);
+        Ok(())
+    }
+
+    pub(crate) fn set_wire(self: &Arc<Self>, old: Option<Qpn>, new: Option<Qpn>) {
+        self.wire.store(new.map_or(0, Qpn::get), Ordering::Release);
+        self.nic.set_wire(self, old, new);
+    }
+}
+
+impl Inner {
+    /// Keeps the attributes that the mask names.
+    fn remember(&mut self, attr: &ibv_qp_attr, mask: c_int) {
+        let own = &mut self.attr;
+        macro_rules! take {
+            ($($bit:ident: $($field:ident),+;)+) => {
+                $(if mask & qp_attr_mask::$bit != 0 {
+                    $(own.$field = attr.$field;)+
+                })+
+            };
+        }
+        take! {
+            ACCESS_FLAGS: qp_access_flags;
+            PKEY_INDEX: pkey_index;
+            PORT: port_num;
+            QKEY: qkey;
+            AV: ah_attr;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            DEST_QPN: dest_qp_num;
+        }
+    }
+}
+
+/// The attributes of a queue pair of which nothing is known: as IB has them by default.
+fn no_attributes() -> ibv_qp_attr {
+    let grh = ibv_global_route {
+        dgid: ibv_gid { raw: [0; 16] },
+        flow_label: 0,
+        sgid_index: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+    };
+    let ah = ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 0, port_num: 0 };
+    ibv_qp_attr {
+        qp_state: 0,
+        cur_qp_state: 0,
+        path_mtu: 5,
+        path_mig_state: 0,
+        qkey: 0,
+        rq_psn: 0,
+        sq_psn: 0,
+        dest_qp_num: 0,
+        qp_access_flags: 0,
+        cap: ibv_qp_cap::default(),
+        ah_attr: ah,
+        alt_ah_attr: ah,
+        pkey_index: 0,
+        alt_pkey_index: 0,
+        en_sqd_async_notify: 0,
+        sq_draining: 0,
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: 12,
+        port_num: 1,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        alt_port_num: 0,
+        alt_timeout: 0,
+        rate_limit: 0,
+    }
+}
