@@ -167,7 +167,8 @@ impl<'a> Client<'a> {
         let side = Side::open(&session.settings, nic, memory, 0)?;
         if let (Some(shift), Some(store)) = (&plan.shift, &side.store) {
             let [_, server] = peer.connection()?;
-            store.add(connect_store(server, shift, session.timeout)?);
+            let channel = connect_store(server, shift, session.timeout);
+            store.add(channel.map_err(|error| peer.end_or(error))?);
         }
         peer.send(&Message::Ready)?;
         let mut connected = Connected::new(session, &session.settings, peer, side)?;

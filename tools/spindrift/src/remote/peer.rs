@@ -310,6 +310,18 @@ impl Peer {
         None
     }
 
+    /// The end of the peer, if that is why something else with it failed; else that error.
+    pub(super) fn end_or(&mut self, error: Error) -> Error {
+        let deadline = Instant::now() + REASON_LIMIT;
+        loop {
+            match self.tick(0) {
+                Err(end) if end.is::<Ended>() || end.is::<Interrupted>() => return end,
+                Ok(()) if Instant::now() < deadline => thread::sleep(LOOK_INTERVAL),
+                Ok(()) | Err(_) => return error,
+            }
+        }
+    }
+
     /// An error about a message that is not the one that must come.
     pub(super) fn unexpected(&self, message: &Message, due: &str) -> Error {
         anyhow!("the {} sent \"{}\" when \"{due}\" was due", self.name, message.name())

@@ -49,6 +49,19 @@ impl Server {
         Self { process, port, waiting: Some(errors) }
     }
 
+    /// Until one that keeps serving has ended what it had with the client before, and waits for the next one.
+    fn wait_for_next(&mut self) {
+        let mut line = String::new();
+        while !line.contains("waiting for the next client") {
+            line.clear();
+            assert_ne!(
+                self.waiting.as_mut().unwrap().read_line(&mut line).unwrap(),
+                0,
+                "the server has ended"
+            );
+        }
+    }
+
     fn end(mut self) -> Output {
         let mut output = end_of(self.process);
         if let Some(mut errors) = self.waiting.take() {
@@ -322,7 +335,8 @@ fn ctrl_c_ends_a_server_that_waits() {
     assert_eq!(server.end().status.code(), Some(130));
 }
 
-/// Until the server's process has UDP sockets: the set-up is over or about to be.
+/// Until the server's process has UDP sockets: the set-up is over or about to be. The server has none of a client before:
+/// [`Server::wait_for_next`].
 fn wait_for_run(server: &Server) {
     let start = Instant::now();
     let path = format!("/proc/{}/fd", server.process.id());

@@ -202,16 +202,18 @@ fn an_operator_moves_them_to_the_second_nic_and_back() {
 /// The other side ends with an error, and the server takes the next client.
 #[test]
 fn a_side_that_is_killed_ends_the_other() {
-    let server = Server::start(&[&["write-bw", "--keep-serving"], &NICS[..]].concat());
+    let mut server = Server::start(&[&["write-bw", "--keep-serving"], &NICS[..]].concat());
     for _ in 0..2 {
         let client = client_of(&server, &NICS);
         super::wait_for_run(&server);
         signal(&client, "-KILL");
         end_of(client);
+        server.wait_for_next();
     }
     let last =
         run(&[&["write-bw", "127.0.0.1", "-n", "20", "--json", "-p", &server.port], &NICS[..]].concat());
     assert_eq!(object(&last)["rows"][0]["verified"], true);
+    server.wait_for_next();
     let client = client_of(&server, &NICS);
     super::wait_for_run(&server);
     signal(&server.process, "-KILL");
