@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 
 use core_affinity::CoreId;
@@ -13,11 +13,14 @@ use spindrift_pmd::Port;
 use super::clock::Clock;
 use super::control_error::ControlError;
 use super::control_lock::FairLock;
+use super::deferral::Deferral;
 use super::lane::{Lane, PollMode};
 use super::lanes_shared::{EndLane, LanesShared};
 use super::rings::Doorbells;
 use super::stats_snapshot::{Snapshot, SnapshotCell};
-use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP};
+use super::tuning::{
+    CONTROL_SLEEP_NS, HYBRID_IDLE_POLLS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP,
+};
 use super::waker::Waker;
 use crate::time::Time;
 
@@ -35,6 +38,43 @@ pub enum LaneMode {
         /// What the thread does when the lane is idle.
         idle: Idle,
     },
+    /// The application, by calls of `poll`, and a thread of the lane's own while there are none: for programs that wait
+    /// in a loop now and in the kernel then. The thread sleeps while the application polls, as Linux defers the
+    /// interrupts of a NIC whose sockets are busy-polled. When the lane is idle, it naps as with [`Idle::Nap`].
+    Hybrid {
+        /// The longest nap.
+        nap: Duration,
+    },
+}
+
+impl LaneMode {
+    const fn thread(self) -> Option<ThreadMode> {
+        match self {
+            Self::Inline => None,
+            Self::Thread { core, idle } => Some(ThreadMode {
+                core,
+                idle,
+                idle_after: IDLE_POLLS,
+                nap_after: IDLE_POLLS + YIELDS_BEFORE_NAP,
+            }),
+            Self::Hybrid { nap } => Some(ThreadMode {
+                core: None,
+                idle: Idle::Nap(nap),
+                idle_after: HYBRID_IDLE_POLLS,
+                nap_after: HYBRID_IDLE_POLLS,
+            }),
+        }
+    }
+}
+
+/// What a lane's own thread does.
+#[derive(Clone, Copy)]
+struct ThreadMode {
+    core: Option<usize>,
+    idle: Idle,
+    /// Empty polls after which the lane is idle, and after which the thread naps.
+    idle_after: u32,
+    nap_after: u32,
 }
 
 /// What a lane's own thread does when the lane is idle.
@@ -78,6 +118,8 @@ pub enum LaneStartError {
 pub(super) struct LaneHandle {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The application drives the lane, too.
+    is_hybrid: bool,
 }
 
 /// The shared part of a lane.
@@ -94,6 +136,10 @@ pub(super) struct Shared {
     /// Number of polls, and its value when the last control call ended.
     poll_batches: AtomicU32,
     last_control: AtomicU32,
+    /// Number of polls by the application of a lane that has a thread, too, and how many of them in a row were empty.
+    /// Changed with the lane locked.
+    polls_in_place: AtomicU32,
+    empty_in_place: AtomicU32,
     /// The lane is idle.
     idle: AtomicBool,
     stop: AtomicBool,
@@ -141,8 +187,8 @@ pub(super) fn thread_token() -> usize {
 impl LaneHandle {
     /// A lane without a driver yet: [`LaneHandle::run`] follows.
     pub(super) fn new(lane: Lane, mode: LaneMode) -> io::Result<Self> {
-        let sleep = match mode {
-            LaneMode::Thread { idle: Idle::Nap(_), .. } => SleepState::new(&lane)?.into(),
+        let sleep = match mode.thread() {
+            Some(ThreadMode { idle: Idle::Nap(_), .. }) => SleepState::new(&lane)?.into(),
             _ => OnceLock::new(),
         };
         let shared = Arc::new(Shared {
@@ -154,18 +200,20 @@ impl LaneHandle {
             control_waiting: AtomicBool::new(false),
             poll_batches: AtomicU32::new(1),
             last_control: AtomicU32::new(0),
+            polls_in_place: AtomicU32::new(0),
+            empty_in_place: AtomicU32::new(0),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             sleep,
         });
-        Ok(Self { shared, thread: None })
+        Ok(Self { shared, thread: None, is_hybrid: matches!(mode, LaneMode::Hybrid { .. }) })
     }
 
     /// Starts the lane's own thread, if it is to have one.
     pub(super) fn run(&mut self, mode: LaneMode) -> Result<(), LaneStartError> {
-        if let LaneMode::Thread { core, idle } = mode {
-            self.thread = Some(start_thread(&self.shared, core, idle)?);
+        if let Some(mode) = mode.thread() {
+            self.thread = Some(start_thread(&self.shared, mode)?);
         }
         Ok(())
     }
@@ -177,6 +225,9 @@ impl LaneHandle {
     /// Polls the lane once. A lane with a thread of its own needs no call: then this only yields, so that a caller
     /// that waits in a loop does not starve the lane. Within a control call it does nothing.
     pub(super) fn poll(&self, mode: PollMode) -> usize {
+        if self.is_hybrid {
+            return self.poll_in_place(mode);
+        }
         if self.thread.is_some() {
             thread::yield_now();
             return 0;
@@ -197,6 +248,31 @@ impl LaneHandle {
                 resume_unwind(panic)
             }
         }
+    }
+
+    /// Polls a lane that has a thread of its own, too, unless another thread holds it.
+    fn poll_in_place(&self, mode: PollMode) -> usize {
+        let shared = &*self.shared;
+        if shared.common.in_forked_child() || shared.failed() {
+            return 0;
+        }
+        let locked = if shared.is_control_waiting() { None } else { shared.try_lock() };
+        let Some(mut held) = locked else {
+            // Its holder may wait for this core.
+            thread::yield_now();
+            return 0;
+        };
+        // A panic was printed where it occurred, and has been reported. The lane's thread ends the other lanes.
+        let work = shared.catch_panic(&mut held.lane, |lane| lane.poll_as(mode)).unwrap_or(0);
+        let is_idle = shared.count_in_place(work);
+        drop(held);
+        if work > 0 || shared.failed() {
+            // A thread that naps does not know of timers that were set here. Awake, it leaves the lane to the caller.
+            shared.wake();
+        } else if is_idle {
+            thread::yield_now();
+        }
+        work
     }
 
     /// Sleeps until a lane that runs inside the caller's thread has work, or for this long, if its last poll was
@@ -238,6 +314,10 @@ impl LaneHandle {
     pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
         self.shared.common.check_not_forked()?;
         let mut guard = self.shared.control_lock.lock();
+        if self.is_hybrid {
+            // Its thread may leave polls to the application, which is here.
+            self.poll_in_place(PollMode::MayPause);
+        }
         if self.thread.is_some() {
             self.shared.wait_for_control_share(|| guard.remaining_wait_ns());
         }
@@ -283,7 +363,12 @@ impl LaneHandle {
         self.shared.is_locked_by_this_thread()
     }
 
-    /// Whether the lane runs inside the caller's thread.
+    /// Whether calls of [`LaneHandle::poll`] drive the lane.
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_hybrid || self.is_inline()
+    }
+
+    /// Whether the lane runs inside the caller's thread only.
     pub(super) fn is_inline(&self) -> bool {
         self.thread.is_none()
     }
@@ -299,6 +384,7 @@ impl Drop for LaneHandle {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             self.shared.wake();
+            thread.thread().unpark();
             // The lane's thread has reported its panic; nothing else is to be done.
             let _ = thread.join();
         }
@@ -311,6 +397,17 @@ impl Shared {
         let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
         self.owner.store(thread_token(), Ordering::Relaxed);
         LockedLane { lane, owner: &self.owner }
+    }
+
+    /// The lane, unless a thread has it locked, perhaps this one.
+    fn try_lock(&self) -> Option<LockedLane<'_>> {
+        let lane = match self.lane.try_lock() {
+            Ok(lane) => lane,
+            Err(TryLockError::Poisoned(lane)) => lane.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.owner.store(thread_token(), Ordering::Relaxed);
+        Some(LockedLane { lane, owner: &self.owner })
     }
 
     fn failed(&self) -> bool {
@@ -379,20 +476,37 @@ impl Shared {
         self.poll_batches.store(self.poll_batches.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Counts a poll by the application that found this much work, of a lane that has a thread, too. Returns whether
+    /// the lane is idle. Only the thread that holds the lane calls this.
+    fn count_in_place(&self, work: usize) -> bool {
+        let polls = self.polls_in_place.load(Ordering::Relaxed);
+        self.polls_in_place.store(polls.wrapping_add(1), Ordering::Relaxed);
+        let empty = if work > 0 { 0 } else { self.empty_in_place.load(Ordering::Relaxed).saturating_add(1) };
+        self.empty_in_place.store(empty, Ordering::Relaxed);
+        let is_idle = empty >= IDLE_POLLS;
+        self.idle.store(is_idle, Ordering::Relaxed);
+        self.count_poll_batch();
+        is_idle
+    }
+
     /// Whether a control call has run since the last poll.
     fn control_since_last_poll(&self) -> bool {
         self.poll_batches.load(Ordering::Relaxed) == self.last_control.load(Ordering::Relaxed)
     }
 
     /// The main loop of a lane's thread.
-    fn run(&self, idle: Idle) {
-        let mut idle_tracker = IdleTracker::default();
+    fn run(&self, mode: ThreadMode) {
+        let (mut idle_tracker, mut deferral) = (IdleTracker::new(mode.idle_after), Deferral::default());
         while !self.stopped() && !self.failed() {
             while self.is_control_waiting() && !self.stopped() {
                 thread::yield_now();
             }
-            let nap_ns = self.poll_batch(&mut idle_tracker, idle);
-            if idle_tracker.is_idle() && idle != Idle::Spin {
+            let Ok(was_deferred) = self.defer(&mut deferral, thread::park_timeout) else { continue };
+            let nap_ns = self.poll_batch(&mut idle_tracker, mode);
+            if was_deferred && idle_tracker.found_work {
+                deferral.missed();
+            }
+            if nap_ns == 0 && idle_tracker.is_idle() && mode.idle != Idle::Spin {
                 thread::yield_now();
             }
             self.sleep(nap_ns);
@@ -400,6 +514,22 @@ impl Shared {
         if self.failed() {
             self.common.end_all();
         }
+    }
+
+    /// Leaves the lane to an application that polls it, too. Returns whether it was left for a while, in which nobody
+    /// polled it.
+    ///
+    /// # Errors
+    /// The application has polled it meanwhile: it needs no poll now.
+    fn defer(&self, deferral: &mut Deferral, sleep: impl FnOnce(Duration)) -> Result<bool, PolledInPlace> {
+        let sleep_ns = deferral.next(self.polls_in_place.load(Ordering::Relaxed));
+        if sleep_ns == 0 || self.snapshot.is_requested() {
+            return Ok(false);
+        }
+        sleep(Duration::from_nanos(sleep_ns));
+        let has_polled = deferral.has_polled(self.polls_in_place.load(Ordering::Relaxed));
+        // Only the thread takes snapshots.
+        if has_polled && !self.snapshot.is_requested() { Err(PolledInPlace) } else { Ok(!has_polled) }
     }
 
     /// Sleeps for at most this long, in nanoseconds, unless there is work.
@@ -427,13 +557,14 @@ impl Shared {
     }
 
     /// Some polls under one lock. Returns how long the thread may sleep now, in nanoseconds.
-    fn poll_batch(&self, idle_tracker: &mut IdleTracker, idle: Idle) -> u64 {
+    fn poll_batch(&self, idle_tracker: &mut IdleTracker, mode: ThreadMode) -> u64 {
         let mut held = self.lock();
         // The panic was printed where it occurred, and has been reported.
-        self.catch_panic(&mut held.lane, |lane| self.poll_locked(lane, idle_tracker, idle)).unwrap_or(0)
+        self.catch_panic(&mut held.lane, |lane| self.poll_locked(lane, idle_tracker, mode)).unwrap_or(0)
     }
 
-    fn poll_locked(&self, lane: &mut Lane, idle_tracker: &mut IdleTracker, idle: Idle) -> u64 {
+    fn poll_locked(&self, lane: &mut Lane, idle_tracker: &mut IdleTracker, mode: ThreadMode) -> u64 {
+        idle_tracker.found_work = false;
         for _ in 0..POLLS_PER_LOCK {
             idle_tracker.count(lane.poll());
             if self.snapshot.is_requested() {
@@ -445,10 +576,10 @@ impl Shared {
         }
         self.count_poll_batch();
         self.idle.store(idle_tracker.is_idle(), Ordering::Relaxed);
-        match idle {
+        match mode.idle {
             // A reader may have blocked the snapshot that it waits for.
             Idle::Nap(_) if self.snapshot.is_requested() => 0,
-            Idle::Nap(most) if idle_tracker.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => nap(lane, most),
+            Idle::Nap(most) if idle_tracker.idle_polls >= mode.nap_after => nap(lane, most),
             _ => 0,
         }
     }
@@ -469,31 +600,39 @@ fn nap(lane: &mut Lane, most: Duration) -> u64 {
     most.min(lane.next_timer().since(lane.now()))
 }
 
+/// Another thread has polled the lane.
+struct PolledInPlace;
+
 /// Load of a lane, as its thread sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct IdleTracker {
+    idle_after: u32,
     /// Consecutive empty polls.
     idle_polls: u32,
+    /// One of the last batch of polls was not empty.
+    found_work: bool,
     snapshot_at: Time,
 }
 
 impl IdleTracker {
+    const fn new(idle_after: u32) -> Self {
+        Self { idle_after, idle_polls: 0, found_work: false, snapshot_at: Time(0) }
+    }
+
     fn count(&mut self, work: usize) {
+        self.found_work |= work > 0;
         self.idle_polls = if work == 0 { self.idle_polls.saturating_add(1) } else { 0 };
     }
 
     fn is_idle(&self) -> bool {
-        self.idle_polls >= IDLE_POLLS
+        self.idle_polls >= self.idle_after
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a lane's thread is the one kind of thread the transport has")]
-fn start_thread(
-    shared: &Arc<Shared>,
-    core: Option<usize>,
-    idle: Idle,
-) -> Result<JoinHandle<()>, LaneStartError> {
+fn start_thread(shared: &Arc<Shared>, mode: ThreadMode) -> Result<JoinHandle<()>, LaneStartError> {
     let (report, bound) = mpsc::sync_channel(1);
+    let ThreadMode { core, idle, .. } = mode;
     let name = core.map_or_else(|| "spindrift-lane".to_owned(), |core| format!("spindrift-{core}"));
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name(name).spawn(move || {
@@ -502,12 +641,62 @@ fn start_thread(
         let _ = report.send(on_core);
         if on_core {
             tracing::info!(target: "spindrift::lane", core, ?idle, "lane started");
-            shared.run(idle);
+            shared.run(mode);
             tracing::info!(target: "spindrift::lane", core, "lane stopped");
         }
     })?;
     match (core, bound.recv()) {
         (Some(core), Ok(false)) => Err(LaneStartError::Core { core }),
         _ => Ok(thread),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::lane;
+
+    /// A lane whose thread is this test.
+    #[test]
+    fn a_thread_leaves_its_lane_to_an_application_that_polls() {
+        let handle = LaneHandle::new(lane(1), LaneMode::Hybrid { nap: Duration::ZERO }).unwrap();
+        let (shared, mut deferral) = (handle.shared(), Deferral::default());
+        let poll = || assert_eq!(handle.poll(PollMode::MayPause), 0);
+        while handle.poll(PollMode::MayPause) > 0 {}
+        shared.defer(&mut deferral, drop).ok().unwrap();
+        let never = |_| panic!("nobody has polled");
+        assert_eq!(shared.defer(&mut deferral, never).ok(), Some(false));
+        for _ in 0..3 {
+            poll();
+            assert!(shared.defer(&mut deferral, |_| poll()).is_err(), "it needs no poll");
+        }
+        poll();
+        assert_eq!(shared.defer(&mut deferral, drop).ok(), Some(true), "the application has stopped");
+        // Calls of the application that find the lane locked are none of its polls.
+        let held = shared.lock();
+        std::thread::scope(|scope| scope.spawn(poll).join().unwrap());
+        drop(held);
+        assert_eq!(shared.defer(&mut deferral, never).ok(), Some(false));
+        assert!(!shared.idle.load(Ordering::Relaxed));
+        (0..IDLE_POLLS).for_each(|_| poll());
+        assert!(shared.idle.load(Ordering::Relaxed));
+    }
+
+    /// Only the thread takes snapshots: whoever waits for one does not wait for the application.
+    #[test]
+    fn a_thread_whose_snapshot_is_wanted_polls() {
+        let handle = LaneHandle::new(lane(1), LaneMode::Hybrid { nap: Duration::ZERO }).unwrap();
+        let (shared, mut deferral) = (handle.shared(), Deferral::default());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| shared.snapshot.read(|| (), |_| ()));
+            while !shared.snapshot.is_requested() {
+                thread::yield_now();
+            }
+            handle.poll(PollMode::MayPause);
+            let never = |_| panic!("a reader waits");
+            assert_eq!(shared.defer(&mut deferral, never).ok(), Some(false));
+            shared.end_locked(&mut shared.lock().lane);
+            reader.join().unwrap();
+        });
     }
 }

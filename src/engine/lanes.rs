@@ -54,23 +54,23 @@ impl Lanes {
         self.all.len()
     }
 
-    /// Polls each lane without a thread of its own. If all have one, this only yields, so that a caller that waits in
+    /// Polls each lane that the application drives. If there is none, this only yields, so that a caller that waits in
     /// a loop does not starve them. Within a control call it does nothing.
     pub(crate) fn poll(&self, mode: PollMode) -> usize {
-        if !self.any_inline() {
+        if !self.all.iter().any(LaneHandle::is_polled) {
             thread::yield_now();
             return 0;
         }
         if self.is_locked_by_this_thread() {
             return 0;
         }
-        self.all.iter().filter(|lane| lane.is_inline()).map(|lane| lane.poll(mode)).sum()
+        self.all.iter().filter(|lane| lane.is_polled()).map(|lane| lane.poll(mode)).sum()
     }
 
     /// Polls one lane, in the same way.
     pub(crate) fn poll_lane(&self, lane: usize, mode: PollMode) -> usize {
         let lane = &self.all[lane];
-        if !lane.is_inline() {
+        if !lane.is_polled() {
             thread::yield_now();
             return 0;
         }

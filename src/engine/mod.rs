@@ -30,6 +30,7 @@ mod control_error;
 mod control_lock;
 mod counters;
 mod cq;
+mod deferral;
 mod event_fd;
 mod forward_queue;
 mod lane;

@@ -259,7 +259,7 @@ fn a_port_may_accept_fewer_frames_than_it_announced() {
     all_arrives_once(ThrottledPair::new(|_, port| Box::new(ShortBurstPort { port, bursts: 0 })));
 }
 
-fn lane(planes: usize) -> Lane {
+pub(super) fn lane(planes: usize) -> Lane {
     lane_over(loopback::pair(planes, LoopbackConfig::default()).0)
 }
 

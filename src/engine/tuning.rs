@@ -48,6 +48,22 @@ pub(super) const IDLE_POLLS: u32 = 512;
 /// Empty polls, each with a yield of the core, before a napping lane naps: on a quiet core about a millisecond.
 pub(super) const YIELDS_BEFORE_NAP: u32 = 4096;
 
+/// Empty polls after which the thread of a hybrid lane naps. The application may spin on every core there is: a thread that
+/// sleeps is scheduled when a frame arrives, one that yields waits for the end of the application's time slice.
+pub(super) const HYBRID_IDLE_POLLS: u32 = 8;
+
+/// The first sleep of the thread of a hybrid lane that the application polls, in nanoseconds: what a thread that naps
+/// takes to wake on a busy core.
+pub(super) const DEFERRAL_MIN_NS: u64 = 50_000;
+
+/// The longest such sleep. The thread's looks then cost a core a hundredth of its time, and an application that stops
+/// polling for good is missed for no longer than a short retransmission timeout.
+pub(super) const DEFERRAL_MAX_NS: u64 = 1_000_000;
+
+/// Looks of that thread at which the application had polled, and which it ignores, at most: a program that polls
+/// between waits for memory loses one of this many waits to a sleep.
+pub(super) const DEFERRALS_SKIPPED_MAX: u32 = 63;
+
 /// Control calls delay a busy lane with a thread of its own for at most one part in this many of its time. After each
 /// call the lane runs for this many times as long, less one, before the next is served. An idle lane serves one call
 /// per poll.

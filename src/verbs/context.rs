@@ -196,7 +196,8 @@ impl Context {
 
     /// Runs one poll of all lanes that run inside the caller's thread: sends, receives and completes what is due, and
     /// returns how much that was. Call it often. If all lanes have threads of their own, it only yields the caller's
-    /// core and returns 0, so that the same waiting loop works for both.
+    /// core and returns 0, so that the same waiting loop works for both. A lane in [`LaneMode::Hybrid`] that another
+    /// thread polls at the moment is left to that thread.
     pub fn poll(&self) -> usize {
         self.shared.lanes.poll(PollMode::MayPause)
     }

@@ -265,7 +265,8 @@
 //! A [`Context`] has a *lane*: the loop that accepts work requests, sends and receives packets, and delivers
 //! completions. By default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called.
 //! Call it often, also on a side that only receives, because it sends the acknowledgements. With [`LaneMode::Thread`]
-//! the lane has a thread of its own, and the application only posts and polls its completion queues. Posting and
+//! the lane has a thread of its own, and the application only posts and polls its completion queues. With
+//! [`LaneMode::Hybrid`] both drive the lane, and the thread sleeps while the application polls. Posting and
 //! polling never lock (except [`QpPoster`]). Control operations wait until the lane's current poll ends, a few
 //! microseconds, and until earlier control operations are done. Together they get a sixteenth of a busy lane's time.
 //! Reading counters and states does not slow the lane down.
@@ -342,7 +343,7 @@
 //! }
 //! ```
 //!
-//! With [`Idle::Nap`], a lane sleeps while nothing happens. A post wakes it, and so does a frame that arrives at a
+//! With [`Idle::Nap`], and with [`LaneMode::Hybrid`], a lane sleeps while nothing happens. A post wakes it, and so does a frame that arrives at a
 //! port with file descriptors for it. An application that drives a lane itself has [`Context::wait_lane`].
 //!
 //! # When something fails

@@ -13,6 +13,8 @@ use spindrift::verbs::{
 };
 
 pub(crate) const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
+/// The thread of such a lane sleeps until something wakes it.
+pub(crate) const HYBRID: LaneMode = LaneMode::Hybrid { nap: Duration::from_hours(1) };
 
 /// Longer than anything here takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);

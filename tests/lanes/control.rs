@@ -8,7 +8,7 @@ use spindrift::verbs::{
     Access, Context, ControlError, Idle, LaneMode, QpModify, QpState, VerbsError, WcStatus,
 };
 
-use crate::connected_pair::{Side, THREAD, pair, returns, until, write};
+use crate::connected_pair::{HYBRID, Side, THREAD, pair, returns, until, write};
 
 /// Writes one message after the other, and looks at each completion.
 fn transfer(left: &mut Side, right: &Side, messages: u64, mut seen: impl FnMut(&Side, u64)) {
@@ -121,7 +121,7 @@ fn a_lane_with_nothing_to_do_sleeps() {
 /// Every control call within a control call says so; what only reads or ends something works.
 #[test]
 fn a_control_call_within_another_returns() {
-    for lane in [THREAD, LaneMode::Inline] {
+    for lane in [THREAD, LaneMode::Inline, HYBRID] {
         returns("a nested call", move || {
             let (mut left, mut right) = pair(1, lane);
             let context = left.context.clone();

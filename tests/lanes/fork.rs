@@ -9,7 +9,7 @@ use spindrift::verbs::{
     QpConfig, QpModify, QpPoster, QpState, RecvWr, SendWr, VerbsError, nic,
 };
 
-use crate::connected_pair::{Side, THREAD, complete, connect, pair, side_on, until, write};
+use crate::connected_pair::{HYBRID, Side, THREAD, complete, connect, pair, side_on, until, write};
 
 const NAP: LaneMode = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_millis(5)) };
 
@@ -51,7 +51,7 @@ fn all_calls(side: Side, poster: &QpPoster, wr: SendWr) -> bool {
 
 #[test]
 fn no_call_in_a_child_waits_and_the_parent_goes_on() {
-    for mode in [LaneMode::Inline, THREAD, NAP] {
+    for mode in [LaneMode::Inline, THREAD, NAP, HYBRID] {
         let (mut left, right) = pair(2, mode);
         let wr = write(&left, &right, 1, 5000);
         complete(&mut left, &right, wr);

@@ -13,6 +13,7 @@ mod control;
 mod fault_switch;
 mod fork;
 mod gather;
+mod hybrid;
 mod multi_lane;
 mod panic;
 mod posters;

@@ -11,7 +11,7 @@ use spindrift::verbs::{
     VerbsError, WcStatus, nic,
 };
 
-use crate::connected_pair::{Side, THREAD, all_of, connect, returns, side, write};
+use crate::connected_pair::{HYBRID, Side, THREAD, all_of, connect, returns, side, write};
 
 /// A port with a defect that can be switched on.
 pub(crate) struct Broken<P> {
@@ -117,6 +117,20 @@ fn a_port_that_panics_while_receiving_fails_the_context() {
     post(&mut bench);
     bench.in_rx.store(true, Ordering::Relaxed);
     returns("a context that failed", move || {
+        check_all_told(&mut bench.left, &bench.right, "no frame comes here");
+    });
+}
+
+/// Whoever meets the panic, the caller of `poll` or the lane's thread, the program goes on.
+#[test]
+fn a_panic_of_a_hybrid_lane_fails_the_context() {
+    let mut bench = bench(HYBRID);
+    post(&mut bench);
+    bench.in_rx.store(true, Ordering::Relaxed);
+    returns("a context that failed", move || {
+        while bench.left.context.failure().is_none() {
+            bench.left.context.poll();
+        }
         check_all_told(&mut bench.left, &bench.right, "no frame comes here");
     });
 }

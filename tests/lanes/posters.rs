@@ -9,7 +9,7 @@ use spindrift::verbs::{
     SendWr, Wc, WcOpcode, WcStatus, nic,
 };
 
-use crate::connected_pair::{Side, THREAD, connect, pair, side, side_with_cq, until, write};
+use crate::connected_pair::{HYBRID, Side, THREAD, connect, pair, side, side_with_cq, until, write};
 
 /// The sending side's next completion.
 fn next(left: &mut Side, right: &Side) -> Wc {
@@ -176,6 +176,11 @@ fn several_threads_post(lane: LaneMode) {
 #[test]
 fn several_threads_post_to_a_lane_with_a_thread() {
     several_threads_post(THREAD);
+}
+
+#[test]
+fn several_threads_post_to_a_hybrid_lane() {
+    several_threads_post(HYBRID);
 }
 
 #[test]

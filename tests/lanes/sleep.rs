@@ -13,7 +13,7 @@ use spindrift::verbs::{
     Context, ContextConfig, Idle, LaneMode, QpConfig, QpModify, RetryAttr, RtsAttr, WcStatus, nic,
 };
 
-use crate::connected_pair::{Side, THREAD, connect, returns, side, side_on, until, write};
+use crate::connected_pair::{HYBRID, Side, THREAD, connect, returns, side, side_on, until, write};
 use crate::multi_lane::{next, open, pair_at, ports, write as write_of_many};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -28,7 +28,7 @@ fn patience() -> RtsAttr {
 }
 
 #[expect(clippy::disallowed_methods, reason = "nothing tells of a lane that sleeps")]
-fn settle() {
+pub(crate) fn settle() {
     std::thread::sleep(SETTLE);
 }
 
@@ -88,7 +88,7 @@ fn patient(ports: Vec<Box<dyn Port>>, mode: LaneMode) -> Side {
 /// Both sleep while nothing happens, and what is posted or arrives wakes them long before any timer.
 #[test]
 fn what_arrives_and_what_is_posted_ends_a_nap() {
-    for (mode, at) in [(NAPPING, 1), (LaneMode::Inline, 5)] {
+    for (mode, at) in [(NAPPING, 1), (LaneMode::Inline, 5), (HYBRID, 19)] {
         let (mut left, mut right) = (over_sockets(at, mode), over_sockets(at + 2, mode));
         connect(&mut left, &mut right);
         let _sleepers = [&left, &right].map(|side| Sleeper::of(&side.context, 0, mode));
@@ -148,7 +148,7 @@ fn what_another_lane_hands_over_ends_a_nap() {
 /// that does.
 #[test]
 fn a_shorter_timeout_ends_a_nap_that_has_begun() {
-    for mode in [NAPPING, LaneMode::Inline] {
+    for mode in [NAPPING, LaneMode::Inline, HYBRID] {
         let (left, right) = loopback::pair(1, LoopbackConfig::default());
         let mut left = patient(nic(left), mode);
         let right = side(nic(right), LaneMode::Inline, &QpConfig::default());

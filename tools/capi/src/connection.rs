@@ -97,12 +97,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The attributes of retransmission. In verbs a timeout is 4.096 us x 2^t, here 1.024 us x 2^t; 0 stands for ever.
+    /// The attributes of retransmission. In verbs a timeout is 4.096 us x 2^t, here 1.024 us x 2^t; 0 stands for ever. The
+    /// timer may run for up to four times as long (InfiniBand 1.4, section 9.7.6.1.3), and does: a peer's process may have
+    /// to wait for a core, which a NIC never has.
     fn retry(&self) -> RtsAttr {
         let exponential = if self.attr.timeout == 0 { RtsAttr::MAX_EXPONENTIAL } else { 0 };
         let timeout = if self.attr.timeout == 0 { 14 } else { self.attr.timeout & 31 };
         RtsAttr {
-            timeout: (timeout + 2).min(RtsAttr::MAX_TIMEOUT),
+            timeout: (timeout + 4).min(RtsAttr::MAX_TIMEOUT),
             linear_retries: self.attr.retry_cnt.min(RtsAttr::MAX_LINEAR),
             exponential_retries: exponential,
             rnr_retry: self.attr.rnr_retry.min(RtsAttr::MAX_RNR),

@@ -72,8 +72,18 @@ impl CqBox {
         self.users.fetch_sub(1, Ordering::Release);
     }
 
-    /// Takes completions.
+    /// Takes completions. Where there are none, drives the transport once, in the program's thread.
     fn poll(&self, out: &mut dyn FnMut(ibv_wc), most: usize) -> Result<usize, c_int> {
+        match self.take(out, most) {
+            Ok(0) if most > 0 => {
+                self.nic.verbs.poll();
+                self.take(out, most)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take(&self, out: &mut dyn FnMut(ibv_wc), most: usize) -> Result<usize, c_int> {
         let mut inner = self.lock();
         let Inner { cq, batch, last, ended } = &mut *inner;
         let cq = cq.as_mut().ok_or(libc::EINVAL)?;

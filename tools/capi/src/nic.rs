@@ -14,7 +14,7 @@ use spindrift::pmd::fault::FaultPort;
 use spindrift::pmd::udp::{UdpConfig, UdpError, UdpPort};
 use spindrift::pmd::{LinkState, Port};
 use spindrift::time::Time;
-use spindrift::verbs::{self, AsyncEvent, ContextConfig, Idle, LaneMode, VerbsError};
+use spindrift::verbs::{self, AsyncEvent, ContextConfig, LaneMode, VerbsError};
 use spindrift::wire::Qpn;
 use spindrift::work::SrqId;
 
@@ -175,8 +175,7 @@ impl Nic {
                     as Box<dyn Port>,
             })
             .collect();
-        let mut config =
-            ContextConfig::new(&ports).lane(LaneMode::Thread { core: None, idle: Idle::Nap(NAP) });
+        let mut config = ContextConfig::new(&ports).lane(LaneMode::Hybrid { nap: NAP });
         config.endpoint.udp_port = udp_port;
         let wake = counting_fd().map_err(OpenError::Descriptor)?;
         let nonces = random()?;
