@@ -35,6 +35,7 @@ mod event_fd;
 mod forward_queue;
 mod lane;
 mod lane_handle;
+mod lane_mode;
 mod lanes;
 mod lanes_shared;
 mod rings;
@@ -49,7 +50,7 @@ pub use control_error::ControlError;
 pub use counters::LaneCounters;
 pub use lane::Lane;
 pub(crate) use lane::PollMode;
-pub use lane_handle::{Idle, LaneMode, LaneStartError};
+pub use lane_mode::{Idle, LaneMode, LaneStartError};
 
 pub(crate) use async_events::AsyncEvents;
 pub(crate) use clock::{Deadline, fresh_seed, process_time};
