@@ -246,6 +246,17 @@ pub(crate) struct ibv_ah_attr {
     pub(crate) port_num: u8,
 }
 
+/// What a program finds before the payload of a datagram; this library has it as bytes.
+#[repr(C)]
+pub(crate) struct ibv_grh {
+    pub(crate) version_tclass_flow: u32,
+    pub(crate) paylen: u16,
+    pub(crate) next_hdr: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) sgid: ibv_gid,
+    pub(crate) dgid: ibv_gid,
+}
+
 #[repr(C)]
 pub(crate) struct ibv_pd {
     pub(crate) context: *mut ibv_context,
@@ -387,6 +398,7 @@ pub(crate) mod wc_opcode {
     pub(crate) const RECV_RDMA_WITH_IMM: c_int = RECV + 1;
 }
 
+pub(crate) const IBV_WC_GRH: c_uint = 1;
 pub(crate) const IBV_WC_WITH_IMM: c_uint = 1 << 1;
 pub(crate) const IBV_WC_WITH_INV: c_uint = 1 << 3;
 
@@ -471,6 +483,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
 
 pub(crate) const IBV_QPT_RC: c_int = 2;
 pub(crate) const IBV_QPT_UC: c_int = 3;
+pub(crate) const IBV_QPT_UD: c_int = 4;
 
 pub(crate) mod qp_init_attr_mask {
     pub(crate) const PD: u32 = 1;
@@ -496,6 +509,8 @@ pub(crate) mod send_ops {
         | ATOMIC_CMP_AND_SWP
         | ATOMIC_FETCH_AND_ADD
         | SEND_WITH_INV;
+    /// Those of a queue pair of datagrams.
+    pub(crate) const DATAGRAM: u64 = SEND | SEND_WITH_IMM;
 }
 
 #[repr(C)]
@@ -536,6 +551,8 @@ pub(crate) mod qp_state {
     pub(crate) const INIT: c_int = 1;
     pub(crate) const RTR: c_int = 2;
     pub(crate) const RTS: c_int = 3;
+    /// The send queue is in error.
+    pub(crate) const SQE: c_int = 5;
     pub(crate) const ERR: c_int = 6;
 }
 

@@ -11,13 +11,15 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::context::ContextBox;
 use crate::cq::CqBox;
 use crate::error::{code, code_of, count, last_code, object};
-use crate::event::{returns_at_once, wait_for};
+use crate::event::{About, EventQueue, returns_at_once, wait_for};
 use crate::nic::Nic;
 
 #[repr(C)]
 pub(crate) struct ChannelBox {
     base: ibv_comp_channel,
     pub(crate) channel: CompChannel,
+    /// Events of completions that this library makes itself.
+    pub(crate) side: Arc<EventQueue>,
     nic: Arc<Nic>,
     /// What the program waits on: readable while the channel has events. Its flags are the program's.
     epoll: OwnedFd,
@@ -32,10 +34,20 @@ impl ChannelBox {
         // SAFETY: it is the first field of a box.
         unsafe { &*channel.cast::<Self>() }
     }
+
+    /// The address of the completion queue of the next event. Events of queues that have ended meanwhile are dropped.
+    fn next(&self) -> Option<usize> {
+        while let Some((about, _)) = self.side.pop() {
+            if let About::Object(at @ 1..) = about {
+                return Some(at);
+            }
+        }
+        core::iter::from_fn(|| self.channel.try_event()).find_map(|id| self.nic.cq(id))
+    }
 }
 
-/// A descriptor that is readable while another one is.
-fn watch(fd: RawFd) -> Result<OwnedFd, c_int> {
+/// A descriptor that is readable while one of the others is.
+fn watch(fds: [RawFd; 2]) -> Result<OwnedFd, c_int> {
     // SAFETY: a system call that takes no pointer.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if epoll < 0 {
@@ -44,11 +56,13 @@ fn watch(fd: RawFd) -> Result<OwnedFd, c_int> {
     // SAFETY: the descriptor was just made, and nobody else has it.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    // SAFETY: the event is this function's.
-    match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
-        0 => Ok(epoll),
-        _ => Err(last_code()),
+    for fd in fds {
+        // SAFETY: the event is this function's.
+        if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
+            return Err(last_code());
+        }
     }
+    Ok(epoll)
 }
 
 /// # Safety
@@ -58,9 +72,10 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
         // SAFETY: as the caller promises.
         let nic = Arc::clone(&unsafe { ContextBox::of(context) }.nic);
         let channel = nic.verbs.create_comp_channel().map_err(|error| code_of(&error))?;
-        let epoll = watch(channel.as_fd().as_raw_fd())?;
+        let side = Arc::new(EventQueue::new()?);
+        let epoll = watch([channel.as_fd().as_raw_fd(), side.fd()])?;
         let base = ibv_comp_channel { context, fd: epoll.as_raw_fd(), refcnt: 0 };
-        let made = ChannelBox { base, channel, nic, epoll, users: AtomicU32::new(0) };
+        let made = ChannelBox { base, channel, side, nic, epoll, users: AtomicU32::new(0) };
         Ok(Box::into_raw(Box::new(made)).cast())
     })
 }
@@ -91,9 +106,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         let of = unsafe { ChannelBox::of(channel) };
         let fd = of.epoll.as_raw_fd();
         loop {
-            // Events of queues that have ended meanwhile are dropped.
-            while let Some(id) = of.channel.try_event() {
-                let Some(found) = of.nic.cq(id) else { continue };
+            if let Some(found) = of.next() {
                 let found = found as *mut ibv_cq;
                 // SAFETY: a queue of this library that was not destroyed.
                 let context = unsafe { CqBox::of(found) }.cq_context();

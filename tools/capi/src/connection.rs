@@ -213,21 +213,35 @@ impl QpCore {
         inner.post_held().map_err(|error| error.to_string())
     }
 
+    /// The program destroys it.
+    pub(crate) fn end(self: &Arc<Self>) {
+        self.at.store(0, Ordering::Release);
+        self.nic.remove_qp(self);
+        let mut inner = self.lock();
+        // The control thread may be about to connect it.
+        inner.state = qp_state::RESET;
+        let ended = inner.qp.take();
+        drop(inner);
+        if let Some(ended) = ended {
+            self.set_wire(Some(ended.qpn()), None);
+        }
+    }
+
     /// Ends a queue pair whose peer is silent. Returns whether it did: not if it is connected.
     pub(crate) fn give_up(&self) -> bool {
         let mut inner = self.lock();
-        !inner.connected && self.end(&mut inner)
+        !inner.connected && self.fail(&mut inner)
     }
 
     /// Ends a queue pair that the peer refuses, or that cannot be connected to it.
     pub(crate) fn refuse(&self) {
         let mut inner = self.lock();
-        if self.end(&mut inner) {
+        if self.fail(&mut inner) {
             self.raise(event_type::QP_FATAL);
         }
     }
 
-    fn end(&self, inner: &mut Inner) -> bool {
+    fn fail(&self, inner: &mut Inner) -> bool {
         if !matches!(inner.state, qp_state::RTR | qp_state::RTS) {
             return false;
         }
@@ -284,9 +298,11 @@ impl QpCore {
             }
             (qp_state::RESET, qp_state::INIT) => {
                 inner.qp()?.init().map_err(|error| code_of(&error))?;
-                inner.remember(attr, mask);
+                remember(&mut inner.attr, attr, mask);
             }
-            (qp_state::INIT, qp_state::INIT) | (qp_state::RTR, qp_state::RTR) => inner.remember(attr, mask),
+            (qp_state::INIT, qp_state::INIT) | (qp_state::RTR, qp_state::RTR) => {
+                remember(&mut inner.attr, attr, mask);
+            }
             (qp_state::INIT, qp_state::RTR) => {
                 if mask & qp_attr_mask::DEST_QPN == 0
                     || mask & qp_attr_mask::AV == 0
@@ -294,7 +310,7 @@ impl QpCore {
                 {
                     return Err(libc::EINVAL);
                 }
-                inner.remember(attr, mask);
+                remember(&mut inner.attr, attr, mask);
                 inner.state = to;
                 // SAFETY: all bit patterns are bytes.
                 let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
@@ -306,7 +322,7 @@ impl QpCore {
                 return Ok(to);
             }
             (qp_state::RTR | qp_state::RTS, qp_state::RTS) => {
-                inner.remember(attr, mask);
+                remember(&mut inner.attr, attr, mask);
                 inner.state = to;
                 let retry = inner.retry();
                 if inner.connected {
@@ -338,39 +354,36 @@ impl QpCore {
     }
 }
 
-impl Inner {
-    /// Keeps the attributes that the mask names.
-    fn remember(&mut self, attr: &ibv_qp_attr, mask: c_int) {
-        let own = &mut self.attr;
-        macro_rules! take {
-            ($($bit:ident: $($field:ident),+;)+) => {
-                $(if mask & qp_attr_mask::$bit != 0 {
-                    $(own.$field = attr.$field;)+
-                })+
-            };
-        }
-        take! {
-            ACCESS_FLAGS: qp_access_flags;
-            PKEY_INDEX: pkey_index;
-            PORT: port_num;
-            QKEY: qkey;
-            AV: ah_attr;
-            PATH_MTU: path_mtu;
-            TIMEOUT: timeout;
-            RETRY_CNT: retry_cnt;
-            RNR_RETRY: rnr_retry;
-            RQ_PSN: rq_psn;
-            MAX_QP_RD_ATOMIC: max_rd_atomic;
-            MIN_RNR_TIMER: min_rnr_timer;
-            SQ_PSN: sq_psn;
-            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
-            DEST_QPN: dest_qp_num;
-        }
+/// Keeps the attributes that the mask names.
+pub(crate) fn remember(own: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: c_int) {
+    macro_rules! take {
+        ($($bit:ident: $($field:ident),+;)+) => {
+            $(if mask & qp_attr_mask::$bit != 0 {
+                $(own.$field = attr.$field;)+
+            })+
+        };
+    }
+    take! {
+        ACCESS_FLAGS: qp_access_flags;
+        PKEY_INDEX: pkey_index;
+        PORT: port_num;
+        QKEY: qkey;
+        AV: ah_attr;
+        PATH_MTU: path_mtu;
+        TIMEOUT: timeout;
+        RETRY_CNT: retry_cnt;
+        RNR_RETRY: rnr_retry;
+        RQ_PSN: rq_psn;
+        MAX_QP_RD_ATOMIC: max_rd_atomic;
+        MIN_RNR_TIMER: min_rnr_timer;
+        SQ_PSN: sq_psn;
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+        DEST_QPN: dest_qp_num;
     }
 }
 
 /// The attributes of a queue pair of which nothing is known: as IB has them by default.
-fn no_attributes() -> ibv_qp_attr {
+pub(crate) fn no_attributes() -> ibv_qp_attr {
     let grh = ibv_global_route {
         dgid: ibv_gid { raw: [0; 16] },
         flow_label: 0,

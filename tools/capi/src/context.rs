@@ -182,7 +182,7 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     use spindrift::pmd::Medium;
 
     let ports = nic.verbs.query_ports();
-    let mtu = mtu_code(ports.iter().map(|port| port.max_mtu).min().unwrap_or(256));
+    let mtu = nic.mtu_code();
     let rate = |medium: &Medium| match medium {
         Medium::Host => 100_000_000_000,
         Medium::Network { rate_bps } => rate_bps.unwrap_or(spindrift::congestion::CcConfig::USUAL_LINK_BPS),

@@ -18,6 +18,7 @@ use crate::convert::completion;
 use crate::error::{code, code_of, object, tell};
 use crate::event::EventQueue;
 use crate::nic::Nic;
+use crate::side_queue::SideQueue;
 
 /// Completions that are taken from Spindrift at a time.
 const BATCH: usize = 32;
@@ -30,8 +31,11 @@ pub(crate) struct CqBox {
     nic: Arc<Nic>,
     events: Arc<EventQueue>,
     inner: Mutex<Inner>,
-    /// Queue pairs that report here.
+    /// Completions of datagrams.
+    pub(crate) side: Arc<SideQueue>,
+    /// Queue pairs that report here, and those of datagrams among them.
     users: AtomicU32,
+    datagrams: AtomicU32,
 }
 
 struct Inner {
@@ -64,11 +68,13 @@ impl CqBox {
         self.lock().cq.as_ref().map(act).ok_or(libc::EINVAL)
     }
 
-    pub(crate) fn add_user(&self) {
+    pub(crate) fn add_user(&self, of_datagrams: bool) {
         self.users.fetch_add(1, Ordering::Relaxed);
+        self.datagrams.fetch_add(of_datagrams.into(), Ordering::Relaxed);
     }
 
-    pub(crate) fn remove_user(&self) {
+    pub(crate) fn remove_user(&self, of_datagrams: bool) {
+        self.datagrams.fetch_sub(of_datagrams.into(), Ordering::Relaxed);
         self.users.fetch_sub(1, Ordering::Release);
     }
 
@@ -77,6 +83,9 @@ impl CqBox {
         match self.take(out, most) {
             Ok(0) if most > 0 => {
                 self.nic.verbs.poll();
+                if self.datagrams.load(Ordering::Relaxed) > 0 {
+                    self.nic.receive();
+                }
                 self.take(out, most)
             }
             taken => taken,
@@ -123,6 +132,12 @@ impl CqBox {
                 out(completion(&wc, core.number.get(), src));
                 given += 1;
             }
+        }
+        while given < most
+            && let Some(wc) = self.side.pop()
+        {
+            out(wc);
+            given += 1;
         }
         Ok(given)
     }
@@ -190,6 +205,7 @@ unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut ibv_
         read_tm_info: None,
         read_completion_wallclock_ns: None,
     };
+    let side = SideQueue::new(depth, channel.map(|channel| Arc::clone(&channel.side)));
     let made = Box::new(CqBox {
         base: UnsafeCell::new(base),
         current: UnsafeCell::new(completion(&Wc::default(), 0, 0)),
@@ -201,9 +217,12 @@ unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut ibv_
             last: None,
             ended: false,
         }),
+        side: Arc::clone(&side),
         users: AtomicU32::new(0),
+        datagrams: AtomicU32::new(0),
     });
     let made = Box::into_raw(made);
+    side.set_address(made.addr());
     of.nic.set_cq(id, Some(made.addr()));
     Ok(made.cast())
 }
@@ -265,6 +284,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             return Err(code_of(&error));
         }
         of.events.forget(cq.addr());
+        of.side.set_address(0);
         // SAFETY: as the caller promises.
         let channel = unsafe { (*cq).channel };
         if !channel.is_null() {
@@ -308,6 +328,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _solicited_only: 
         let mut inner = of.lock();
         let cq = inner.cq.as_mut().ok_or(libc::EINVAL)?;
         cq.req_notify().map_err(|error| code_of(&error))?;
+        of.side.arm();
         Ok(())
     })
 }

@@ -54,7 +54,7 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 impl DeviceBox {
-    fn new(index: usize, settings: NicSettings) -> Self {
+    pub(crate) fn new(index: usize, settings: NicSettings) -> Self {
         let name = &settings.name;
         let base = ibv_device {
             ops: [None, None],
@@ -68,7 +68,7 @@ impl DeviceBox {
         Self { base, zeros: [0; 256], settings, index, nic: Mutex::default() }
     }
 
-    fn as_c(&self) -> *mut ibv_device {
+    pub(crate) fn as_c(&self) -> *mut ibv_device {
         // Programs write nothing to it, and neither does this library.
         (&raw const self.base).cast_mut()
     }

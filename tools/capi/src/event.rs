@@ -94,7 +94,7 @@ impl EventQueue {
         });
     }
 
-    fn pop(&self) -> Option<(About, c_int)> {
+    pub(crate) fn pop(&self) -> Option<(About, c_int)> {
         self.with(|queue| {
             let event = queue.pop_front()?;
             lower(&self.fd);

@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use crate::{channel, context, cq, device, event, mr, pd, qp, srq, text};
+use crate::{ah, channel, context, cq, device, event, mr, pd, qp, srq, text};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
@@ -81,10 +81,10 @@ export! {
         ibv_modify_qp = qp::ibv_modify_qp;
         ibv_query_qp = qp::ibv_query_qp;
         ibv_destroy_qp = qp::ibv_destroy_qp;
-        ibv_create_ah = device::no_object;
-        ibv_create_ah_from_wc = device::no_object;
-        ibv_init_ah_from_wc = device::failed;
-        ibv_destroy_ah = device::not_supported;
+        ibv_create_ah = ah::ibv_create_ah;
+        ibv_create_ah_from_wc = ah::ibv_create_ah_from_wc;
+        ibv_init_ah_from_wc = ah::ibv_init_ah_from_wc;
+        ibv_destroy_ah = ah::ibv_destroy_ah;
         ibv_attach_mcast = device::not_supported;
         ibv_detach_mcast = device::not_supported;
         ibv_copy_ah_attr_from_kern = device::nothing;

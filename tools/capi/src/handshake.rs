@@ -264,8 +264,8 @@ impl Pending {
     }
 }
 
-/// The first bytes of each message: a name, and the version of its format.
-const MAGIC: [u8; 4] = *b"SPD\x01";
+/// The first bytes of each message on a control socket: a name, and the version of its format.
+pub(crate) const MAGIC: [u8; 4] = *b"SPD\x01";
 /// Bytes before the body.
 const HEADER: usize = 32;
 /// Bytes of a reason for a refusal, at most.

@@ -55,6 +55,7 @@ fn layouts() -> (String, Vec<(String, usize)>) {
         }
         ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
+        ibv_grh { version_tclass_flow, paylen, next_hdr, hop_limit, sgid, dgid }
         ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
         ibv_pd { context, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
@@ -171,10 +172,12 @@ fn constants() -> (String, Vec<(String, usize)>) {
         IBV_ACCESS_OPTIONAL_FIRST = IBV_ACCESS_OPTIONAL_FIRST;
         IBV_QPT_RC = IBV_QPT_RC;
         IBV_QPT_UC = IBV_QPT_UC;
+        IBV_QPT_UD = IBV_QPT_UD;
         IBV_QPS_RESET = qp_state::RESET;
         IBV_QPS_INIT = qp_state::INIT;
         IBV_QPS_RTR = qp_state::RTR;
         IBV_QPS_RTS = qp_state::RTS;
+        IBV_QPS_SQE = qp_state::SQE;
         IBV_QPS_ERR = qp_state::ERR;
         IBV_QP_STATE = qp_attr_mask::STATE;
         IBV_QP_CUR_STATE = qp_attr_mask::CUR_STATE;
@@ -211,6 +214,7 @@ fn constants() -> (String, Vec<(String, usize)>) {
         IBV_WC_FETCH_ADD = wc_opcode::FETCH_ADD;
         IBV_WC_RECV = wc_opcode::RECV;
         IBV_WC_RECV_RDMA_WITH_IMM = wc_opcode::RECV_RDMA_WITH_IMM;
+        IBV_WC_GRH = IBV_WC_GRH;
         IBV_WC_WITH_IMM = IBV_WC_WITH_IMM;
         IBV_WC_WITH_INV = IBV_WC_WITH_INV;
         IBV_WC_SUCCESS = wc_status::SUCCESS;

@@ -11,8 +11,10 @@
 //! | `settings` | what the environment says |
 //! | `handshake` | how processes find each other, without socket or clock |
 //! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
-//! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `channel`, `event` | the objects of C |
+//! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `ah`, `channel`, `event` | the objects of C |
 //! | `connection` | the connection behind a queue pair |
+//! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
+//! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
 //! | `convert` | requests and completions from one interface to the other |
 //!
 //! Each object of C stands first in a box of Rust, so that its address leads to both.
@@ -20,11 +22,13 @@
 #![cfg_attr(test, allow(dead_code, reason = "tests export nothing, so much has no caller there"))]
 
 mod abi;
+mod ah;
 mod channel;
 mod connection;
 mod context;
 mod convert;
 mod cq;
+mod datagram;
 mod device;
 mod error;
 mod event;
@@ -34,11 +38,16 @@ mod gid;
 mod handshake;
 #[cfg(test)]
 mod layout;
+mod local;
 mod mr;
 mod nic;
 mod pd;
 mod post;
 mod qp;
 mod settings;
+mod side_queue;
 mod srq;
 mod text;
+mod ud;
+#[cfg(test)]
+mod ud_tests;

@@ -10,7 +10,9 @@ use crate::abi::{
     IBV_ACCESS_OPTIONAL_FIRST, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
     IBV_ACCESS_ZERO_BASED, ibv_mr, ibv_pd,
 };
+use crate::context::ContextBox;
 use crate::error::{code, code_of, object, set_errno};
+use crate::local::Registered;
 use crate::pd::PdBox;
 
 #[repr(C)]
@@ -88,10 +90,13 @@ unsafe fn register(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, fl
         let iova = if flags & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
         // SAFETY: as the caller promises. What else the program does to the bytes is its own affair, as with a NIC.
         let region = unsafe { Region::from_raw_at(addr.cast(), len, iova) }.map_err(|_| libc::EINVAL)?;
-        let mr = of.pd.register_region(region, access).map_err(|error| code_of(&error))?;
+        let mr = of.pd.register_region(region.clone(), access).map_err(|error| code_of(&error))?;
         let (lkey, rkey) = (mr.lkey(), mr.rkey());
         // SAFETY: as the caller promises.
         let context = unsafe { (*pd).context };
+        // SAFETY: the context of a protection domain is open.
+        let nic = &unsafe { ContextBox::of(context) }.nic;
+        nic.local.add(lkey, Registered { region, access, pd: pd.addr() });
         let base = ibv_mr { context, pd, addr, length: len, handle: 0, lkey, rkey };
         of.add_user();
         Ok(Box::into_raw(Box::new(MrBox { base, zeros: [0; 32], mr: Some(mr) })).cast())
@@ -155,10 +160,17 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     code(|| {
         // SAFETY: as the caller promises; the program does not use it meanwhile.
         let of = unsafe { &mut *mr.cast::<MrBox>() };
-        let pd = of.base.pd;
-        if let Err((kept, _)) = of.mr.take().ok_or(libc::EINVAL)?.deregister() {
+        let (pd, lkey) = (of.base.pd, of.base.lkey);
+        // SAFETY: the context of a region is open.
+        let local = &unsafe { ContextBox::of(of.base.context) }.nic.local;
+        let ended = of.mr.take().ok_or(libc::EINVAL)?;
+        let registered = local.remove(lkey);
+        if let Err((kept, _)) = ended.deregister() {
             // Requests use it.
             of.mr = Some(kept);
+            if let Some(registered) = registered {
+                local.add(lkey, registered);
+            }
             return Err(libc::EBUSY);
         }
         // SAFETY: it came from a box.

@@ -1,12 +1,13 @@
 //! A device in use: Spindrift's context with a lane of its own, and the control socket by which processes find each other.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Instant;
 
 use spindrift::endpoint::CqId;
@@ -20,15 +21,23 @@ use spindrift::work::SrqId;
 
 use crate::abi::event_type;
 use crate::connection::QpCore;
+use crate::context::{mtu_bytes, mtu_code};
+use crate::datagram::{self, Datagram};
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
 use crate::handshake::{Action, Handshakes, Hello, Number};
+use crate::local::LocalMemory;
 use crate::settings::{NicSettings, Settings};
+use crate::ud::UdQp;
 
 /// Longest datagram on the control socket.
 const MAX_DATAGRAM: usize = 16 << 10;
 /// Datagrams that are taken before timers are looked at again.
 const BATCH: usize = 64;
+/// Bytes of datagrams that may wait in the control socket, if the system allows as many.
+const RECEIVE_BUFFER: c_int = 4 << 20;
+/// How long a datagram may wait for room in the system's queue before it is dropped.
+const SEND_WAIT_MS: c_int = 100;
 /// How often a UDP port is looked for that is free on all planes.
 const PORT_TRIES: usize = 32;
 /// How long an idle lane sleeps at most, for changes of links; packets and posts wake it.
@@ -43,11 +52,18 @@ pub(crate) struct Nic {
     pub(crate) pid: u32,
     control_port: u16,
     control: UdpSocket,
+    /// Where whoever reads the control socket puts a datagram.
+    datagram: Mutex<Vec<u8>>,
+    pub(crate) local: LocalMemory,
+    /// Datagrams that no receive has taken.
+    pub(crate) dropped: AtomicU64,
     /// Wakes the control thread.
     wake: OwnedFd,
     began: Instant,
     state: Mutex<State>,
-    /// Queue pairs by their numbers on the wire.
+    /// Queue pairs of datagrams.
+    datagrams: RwLock<BTreeMap<Number, Arc<UdQp>>>,
+    /// Connected queue pairs by their numbers on the wire.
     wires: RwLock<BTreeMap<u32, Arc<QpCore>>>,
     /// The addresses of completion queues and shared receive queues, for events.
     cqs: Mutex<BTreeMap<CqId, usize>>,
@@ -108,6 +124,11 @@ fn control_socket(address: IpAddr, first: u16) -> Result<(UdpSocket, u32), OpenE
         match UdpSocket::bind(at) {
             Ok(socket) => {
                 socket.set_nonblocking(true).map_err(|error| OpenError::Control(at, error))?;
+                let (fd, size) = (socket.as_raw_fd(), size_of::<c_int>() as libc::socklen_t);
+                let buffer = RECEIVE_BUFFER;
+                let bytes = (&raw const buffer).cast();
+                // SAFETY: one number, which the call reads. Without it datagrams are lost earlier, as they may be.
+                unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes, size) };
                 return Ok((socket, process));
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -187,10 +208,14 @@ impl Nic {
                 pid: std::process::id(),
                 control_port: settings.control_port,
                 control,
+                datagram: Mutex::new(vec![0; MAX_DATAGRAM]),
+                local: LocalMemory::default(),
+                dropped: AtomicU64::new(0),
                 wake,
                 began: Instant::now(),
                 // Numbers are seldom used again at once when a process takes the place of one that has ended.
                 state: Mutex::new(State { next: nonces as u32, nonces, ..State::default() }),
+                datagrams: RwLock::default(),
                 wires: RwLock::default(),
                 cqs: Mutex::default(),
                 srqs: Mutex::default(),
@@ -221,17 +246,65 @@ impl Nic {
     /// A number for a queue pair, which is given to it before anybody else can see it. `None`: all are in use.
     pub(crate) fn add_qp(&self, make: impl FnOnce(Number) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
         let mut state = self.state();
-        let number = (0..Number::QUEUE_PAIRS).find_map(|step| {
-            let local = state.next.wrapping_add(step) % Number::QUEUE_PAIRS;
-            let number = Number::new(self.process, local);
-            // The first three are reserved, in each process alike.
-            (local > 2 && !state.qps.contains_key(&number)).then_some(number)
-        })?;
-        state.next = number.get().wrapping_add(1);
+        let number = self.free_number(&mut state)?;
         let core = make(number);
         state.qps.insert(number, Arc::clone(&core));
         state.handshakes.created(number);
         Some(core)
+    }
+
+    /// The same for a queue pair of datagrams.
+    pub(crate) fn add_datagrams(&self, make: impl FnOnce(Number) -> Arc<UdQp>) -> Option<Arc<UdQp>> {
+        let mut state = self.state();
+        let number = self.free_number(&mut state)?;
+        let qp = make(number);
+        self.datagrams.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&qp));
+        Some(qp)
+    }
+
+    fn free_number(&self, state: &mut State) -> Option<Number> {
+        let datagrams = self.datagrams.read().unwrap_or_else(PoisonError::into_inner);
+        let number = (0..Number::QUEUE_PAIRS).find_map(|step| {
+            let local = state.next.wrapping_add(step) % Number::QUEUE_PAIRS;
+            let number = Number::new(self.process, local);
+            let is_free = !state.qps.contains_key(&number) && !datagrams.contains_key(&number);
+            // The first three are reserved, in each process alike.
+            (local > 2 && is_free).then_some(number)
+        })?;
+        state.next = number.get().wrapping_add(1);
+        Some(number)
+    }
+
+    pub(crate) fn remove_datagrams(&self, number: Number) {
+        self.datagrams.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// Bytes of a datagram's payload, at most: the MTU that the port reports.
+    pub(crate) fn mtu(&self) -> u32 {
+        mtu_bytes(self.mtu_code()).unwrap_or(256)
+    }
+
+    pub(crate) fn mtu_code(&self) -> c_int {
+        mtu_code(self.verbs.query_ports().iter().map(|port| port.max_mtu).min().unwrap_or(256))
+    }
+
+    /// The control port of the process that a number names.
+    pub(crate) fn control_port_of(&self, number: Number) -> u16 {
+        self.control_port.wrapping_add(number.process() as u16)
+    }
+
+    /// Sends a datagram, or drops it: if the host cannot be reached, or the system takes none for long.
+    pub(crate) fn send_datagram(&self, to: SocketAddr, bytes: &[u8]) {
+        while let Err(error) = self.control.send_to(bytes, to) {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return;
+            }
+            let mut poll = libc::pollfd { fd: self.control.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one element of this function.
+            if unsafe { libc::poll(&raw mut poll, 1, SEND_WAIT_MS) } <= 0 {
+                return;
+            }
+        }
     }
 
     pub(crate) fn remove_qp(&self, core: &QpCore) {
@@ -318,7 +391,7 @@ impl Nic {
         while let Some(action) = left.pop() {
             match action {
                 Action::Send(peer, hello) => {
-                    let port = self.control_port.wrapping_add(peer.number.process() as u16);
+                    let port = self.control_port_of(peer.number);
                     // It is repeated, so a full queue or a host that cannot be reached is no error yet.
                     let _ = self.control.send_to(&hello.encode(), SocketAddr::new(peer.address, port));
                 }
@@ -349,19 +422,42 @@ impl Nic {
 
     /// The control thread.
     fn run(&self) {
-        let mut datagram = vec![0; MAX_DATAGRAM];
         loop {
             self.wait();
-            for _ in 0..BATCH {
-                let Ok((len, from)) = self.control.recv_from(&mut datagram) else { break };
-                if let Some(hello) = datagram.get(..len).and_then(Hello::decode) {
-                    self.on_hello(from.ip(), hello);
-                }
-            }
+            self.receive();
             self.on_time();
             while let Some(event) = self.verbs.poll_async_event() {
                 self.on_event(&event);
             }
+        }
+    }
+
+    /// Takes what has arrived on the control socket, unless another thread does. A program calls it that polls for datagrams.
+    pub(crate) fn receive(&self) {
+        let mut buffer = match self.datagram.try_lock() {
+            Ok(buffer) => buffer,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        for _ in 0..BATCH {
+            let Ok((len, source)) = self.control.recv_from(&mut buffer) else { break };
+            let bytes = buffer.get(..len).unwrap_or_default();
+            if let Some(hello) = Hello::decode(bytes) {
+                self.on_hello(source.ip(), hello);
+            } else if let Some(own) = self.planes.first()
+                && let Some(datagram) = datagram::decode(bytes, source, *own, self.control_port)
+            {
+                self.on_datagram(&datagram);
+            }
+        }
+    }
+
+    fn on_datagram(&self, datagram: &Datagram<'_>) {
+        let datagrams = self.datagrams.read().unwrap_or_else(PoisonError::into_inner);
+        let qp = datagrams.get(&datagram.head.to).cloned();
+        drop(datagrams);
+        if !qp.is_some_and(|qp| qp.deliver(datagram)) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -10,10 +10,13 @@ use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_recv_wr,
     ibv_send_wr, ibv_sge,
 };
-use crate::connection::Inner;
+use crate::ah::AhBox;
+use crate::connection::{Inner, QpCore};
 use crate::convert::{element, operation};
 use crate::error::{code, code_of_post};
-use crate::qp::QpBox;
+use crate::handshake::Number;
+use crate::qp::{Body, QpBox};
+use crate::ud::{self, Target, UdData, UdQp, UdSend};
 
 /// A request that is kept: the peer is not known yet, or the program has not finished it.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) struct Request {
     signaled: bool,
     fence: bool,
     local: Local,
+    /// Where it goes, if it is a datagram.
+    target: Option<Target>,
 }
 
 #[derive(Debug)]
@@ -91,7 +96,7 @@ unsafe fn post_one(inner: &mut Inner, wr: &ibv_send_wr) -> Result<(), c_int> {
         }
         // SAFETY: as the caller promises.
         let local = Local::Inline(unsafe { copied(list) });
-        return post_request(inner, Request { wr_id, op, remote, signaled, fence, local });
+        return post_request(inner, Request { wr_id, op, remote, signaled, fence, local, target: None });
     }
     match (inner.ready(), list) {
         (Some(qp), [only]) => {
@@ -106,7 +111,7 @@ unsafe fn post_one(inner: &mut Inner, wr: &ibv_send_wr) -> Result<(), c_int> {
         }
         (None, _) => {
             let local = Local::Elements(list.iter().map(element).collect());
-            inner.hold(Request { wr_id, op, remote, signaled, fence, local })
+            inner.hold(Request { wr_id, op, remote, signaled, fence, local, target: None })
         }
     }
 }
@@ -118,6 +123,83 @@ fn post_request(inner: &mut Inner, request: Request) -> Result<(), c_int> {
     }
 }
 
+/// The immediate of a datagram, if it has one. An error: the operation is none of datagrams.
+const fn datagram_imm(op: SendOp) -> Result<Option<u32>, c_int> {
+    match op {
+        SendOp::Send => Ok(None),
+        SendOp::SendWithImm(imm) => Ok(Some(imm)),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+/// An address handle of this library, or null.
+unsafe fn target(ah: *mut ibv_ah, number: u32, qkey: u32) -> Option<Target> {
+    if ah.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller promises.
+    let route = unsafe { AhBox::of(ah) }.route;
+    Some(Target { route, number: Number::from_verbs(number), qkey })
+}
+
+/// Posts one datagram of a list.
+///
+/// # Safety
+/// As for `ibv_post_send`.
+unsafe fn post_datagram(ud: &UdQp, inner: &mut ud::Inner, wr: &ibv_send_wr) -> Result<(), c_int> {
+    // SAFETY: as the caller promises.
+    let (op, _) = unsafe { operation(wr) }.ok_or(libc::EOPNOTSUPP)?;
+    let imm = datagram_imm(op)?;
+    // SAFETY: this part of the union is that of the queue pair's type.
+    let part = unsafe { wr.wr.ud };
+    // SAFETY: as the caller promises.
+    let target = unsafe { target(part.ah, part.remote_qpn, part.remote_qkey) }.ok_or(libc::EINVAL)?;
+    // SAFETY: as the caller promises.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    if list.len() > inner.cap.max_send_sge as usize {
+        return Err(libc::EINVAL);
+    }
+    let (wr_id, signaled) = (wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED != 0);
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        let list: Vec<Sge> = list.iter().map(element).collect();
+        let data = UdData::Elements(&list);
+        return ud.post_send(inner, &UdSend { wr_id, imm, signaled, target, data });
+    }
+    let len: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if len > u64::from(inner.cap.max_inline_data) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { copied(list) };
+    ud.post_send(inner, &UdSend { wr_id, imm, signaled, target, data: UdData::Inline(&bytes) })
+}
+
+/// Calls `post` for each request of a list, until one is refused.
+///
+/// # Safety
+/// A list of requests, and a place for the one that is refused.
+unsafe fn each_send(
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+    mut post: impl FnMut(&ibv_send_wr) -> Result<(), c_int>,
+) -> Result<(), c_int> {
+    let mut next = wr;
+    while !next.is_null() {
+        // SAFETY: as the caller promises.
+        let one = unsafe { &*next };
+        if let Err(code) = post(one) {
+            // SAFETY: as the caller promises.
+            unsafe { bad.write(next) };
+            return Err(code);
+        }
+        next = one.next;
+    }
+    Ok(())
+}
+
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -125,25 +207,25 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     code(|| {
         // SAFETY: as for every function of a queue pair.
-        let core = &unsafe { QpBox::of(qp) }.core;
-        let mut inner = core.lock();
-        let mut next = wr;
-        let mut result = Ok(());
-        while !next.is_null() {
-            // SAFETY: the caller passes a list of requests.
-            let one = unsafe { &*next };
-            // SAFETY: the same.
-            let posted = inner.takes_sends().and_then(|()| unsafe { post_one(&mut inner, one) });
-            if let Err(code) = posted {
-                // SAFETY: the caller passes a place for the one that was refused.
-                unsafe { bad.write(next) };
-                result = Err(code);
-                break;
+        match &unsafe { QpBox::of(qp) }.body {
+            Body::Connected(core) => {
+                let mut inner = core.lock();
+                // SAFETY: the caller passes a list of requests, and a place for the one that is refused.
+                let result = unsafe {
+                    each_send(wr, bad, |one| {
+                        inner.takes_sends()?;
+                        post_one(&mut inner, one)
+                    })
+                };
+                core.watch(inner);
+                result
             }
-            next = one.next;
+            Body::Datagrams(ud) => {
+                let mut inner = ud.lock();
+                // SAFETY: the same.
+                unsafe { each_send(wr, bad, |one| post_datagram(ud, &mut inner, one)) }
+            }
         }
-        core.watch(inner);
-        result
     })
 }
 
@@ -189,14 +271,24 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: as for every function of a queue pair.
-    let mut inner = unsafe { QpBox::of(qp) }.core.lock();
-    let max_sge = inner.cap.max_recv_sge;
-    // SAFETY: the caller passes a list.
-    unsafe {
-        each_receive(wr, bad, max_sge, |wr| {
-            inner.takes_receives()?;
-            inner.qp()?.post_scatter(wr).map_err(code_of_post)
-        })
+    match &unsafe { QpBox::of(qp) }.body {
+        Body::Connected(core) => {
+            let mut inner = core.lock();
+            let max_sge = inner.cap.max_recv_sge;
+            // SAFETY: the caller passes a list.
+            unsafe {
+                each_receive(wr, bad, max_sge, |wr| {
+                    inner.takes_receives()?;
+                    inner.qp()?.post_scatter(wr).map_err(code_of_post)
+                })
+            }
+        }
+        Body::Datagrams(ud) => {
+            let mut inner = ud.lock();
+            let max_sge = inner.cap.max_recv_sge;
+            // SAFETY: the same.
+            unsafe { each_receive(wr, bad, max_sge, |wr| ud.post_recv(&mut inner, wr.wr_id, wr.local)) }
+        }
     }
 }
 
@@ -231,6 +323,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp, remote: RemoteAddr) {
         signaled: flags & IBV_SEND_SIGNALED != 0,
         fence: flags & IBV_SEND_FENCE != 0,
         local: Local::Elements(Vec::new()),
+        target: None,
     });
 }
 
@@ -256,6 +349,43 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     builder.error = None;
 }
 
+/// Posts all of the requests, or none.
+fn post_all(core: &QpCore, requests: &mut Vec<Request>) -> Result<(), c_int> {
+    let mut inner = core.lock();
+    inner.takes_sends()?;
+    let room = inner.cap.max_send_wr.saturating_sub(inner.sends_outstanding());
+    if requests.len() > room as usize {
+        return Err(libc::ENOMEM);
+    }
+    let posted = requests.drain(..).try_for_each(|request| post_request(&mut inner, request));
+    core.watch(inner);
+    posted
+}
+
+/// The same for datagrams.
+fn post_all_datagrams(ud: &UdQp, requests: &[Request]) -> Result<(), c_int> {
+    let mut inner = ud.lock();
+    UdQp::takes_sends(&inner)?;
+    if requests.len() > ud.room(&inner) as usize {
+        return Err(libc::ENOMEM);
+    }
+    let mut sends = Vec::with_capacity(requests.len());
+    for request in requests {
+        let imm = datagram_imm(request.op)?;
+        let (data, elements) = match &request.local {
+            Local::Elements(list) => (UdData::Elements(list), list.len()),
+            Local::Inline(bytes) => (UdData::Inline(bytes), 0),
+        };
+        let target = request.target.ok_or(libc::EINVAL)?;
+        if elements > inner.cap.max_send_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        let Request { wr_id, signaled, .. } = *request;
+        sends.push(UdSend { wr_id, imm, signaled, target, data });
+    }
+    sends.iter().try_for_each(|send| ud.post_send(&mut inner, send))
+}
+
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let completed = code(|| {
         // SAFETY: the thread is between start and complete.
@@ -263,16 +393,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         if let Some(error) = builder.error {
             return Err(error);
         }
-        let mut inner = of.core.lock();
-        inner.takes_sends()?;
-        // All of them are posted, or none is.
-        let room = inner.cap.max_send_wr.saturating_sub(inner.sends_outstanding());
-        if builder.requests.len() > room as usize {
-            return Err(libc::ENOMEM);
+        match &of.body {
+            Body::Connected(core) => post_all(core, &mut builder.requests),
+            Body::Datagrams(ud) => post_all_datagrams(ud, &builder.requests),
         }
-        let posted = builder.requests.drain(..).try_for_each(|request| post_request(&mut inner, request));
-        of.core.watch(inner);
-        posted
     });
     // SAFETY: as for every function of a queue pair.
     unsafe { QpBox::of(qp.cast()) }.building.store(false, Ordering::Release);
@@ -366,14 +490,22 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
     }
     // SAFETY: as for every function between start and complete.
     let (of, builder) = unsafe { builder(qp) };
-    if bytes.len() > of.core.lock().cap.max_inline_data as usize {
+    if bytes.len() > of.max_inline() as usize {
         builder.error = builder.error.or(Some(libc::EINVAL));
     }
     // SAFETY: the same.
     unsafe { set_local(qp, Local::Inline(bytes)) };
 }
 
-unsafe extern "C" fn wr_set_ud_addr(_qp: *mut ibv_qp_ex, _ah: *mut ibv_ah, _number: u32, _qkey: u32) {}
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32, qkey: u32) {
+    // SAFETY: as for every function between start and complete.
+    let (_, builder) = unsafe { builder(qp) };
+    // SAFETY: the caller passes an address handle.
+    match (builder.requests.last_mut(), unsafe { target(ah, number, qkey) }) {
+        (Some(request), target @ Some(_)) => request.target = target,
+        _ => builder.error = builder.error.or(Some(libc::EINVAL)),
+    }
+}
 
 /// The functions of a queue pair; its first part is to be filled.
 pub(crate) fn functions() -> ibv_qp_ex {

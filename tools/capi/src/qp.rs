@@ -8,28 +8,37 @@ use std::sync::Arc;
 use spindrift::verbs::{Cq, Qp, QpConfig};
 
 use crate::abi::{
-    IBV_QPT_RC, IBV_QPT_UC, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, qp_init_attr_mask, qp_state, send_ops,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, qp_init_attr_mask, qp_state, send_ops,
 };
 use crate::connection::QpCore;
 use crate::context::ContextBox;
 use crate::cq::CqBox;
 use crate::error::{code, code_of, object};
+use crate::handshake::Number;
+use crate::nic::Nic;
 use crate::pd::PdBox;
 use crate::post::{self, Builder};
 use crate::srq::SrqBox;
+use crate::ud::{UdConfig, UdQp};
 
 /// What a program has of a queue pair.
 #[repr(C)]
 pub(crate) struct QpBox {
     base: UnsafeCell<ibv_qp_ex>,
     zeros: [u64; 32],
-    pub(crate) core: Arc<QpCore>,
+    pub(crate) body: Body,
     /// Requests that are being made one by one, and whether a thread makes some.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) building: AtomicBool,
     /// It was made with the functions for that.
     is_extended: bool,
+}
+
+/// What a queue pair is, by its type.
+pub(crate) enum Body {
+    Connected(Arc<QpCore>),
+    Datagrams(Arc<UdQp>),
 }
 
 impl QpBox {
@@ -42,6 +51,14 @@ impl QpBox {
 
     pub(crate) fn base(&self) -> *mut ibv_qp_ex {
         self.base.get()
+    }
+
+    /// Bytes that a request may carry in itself.
+    pub(crate) fn max_inline(&self) -> u32 {
+        match &self.body {
+            Body::Connected(core) => core.lock().cap.max_inline_data,
+            Body::Datagrams(ud) => ud.lock().cap.max_inline_data,
+        }
     }
 }
 
@@ -73,6 +90,54 @@ fn make(
     }
 }
 
+/// The sizes of a queue pair of datagrams, if the device has as many.
+fn checked(nic: &Nic, cap: ibv_qp_cap) -> Result<ibv_qp_cap, c_int> {
+    let limits = &nic.verbs.config().limits;
+    let sges = cap.max_send_sge.max(cap.max_recv_sge);
+    let fits = cap.max_send_wr <= limits.max_send_wr
+        && cap.max_recv_wr <= limits.max_recv_wr
+        && sges <= spindrift::work::MAX_SGE
+        && cap.max_inline_data <= nic.mtu();
+    if fits { Ok(cap) } else { Err(libc::EINVAL) }
+}
+
+/// A queue pair of datagrams, and its number.
+fn datagrams(
+    nic: &Arc<Nic>,
+    pd: &PdBox,
+    [send_cq, recv_cq]: [&CqBox; 2],
+    cap: ibv_qp_cap,
+    sig_all: bool,
+) -> Result<(Body, Number), c_int> {
+    let config = UdConfig {
+        pd: std::ptr::from_ref(pd).addr(),
+        send_queue: Arc::clone(&send_cq.side),
+        recv_queue: Arc::clone(&recv_cq.side),
+        cap: checked(nic, cap)?,
+        sig_all,
+    };
+    let ud = UdQp::add(nic, config).ok_or(libc::ENOMEM)?;
+    let number = ud.number;
+    Ok((Body::Datagrams(ud), number))
+}
+
+/// A queue pair that is to be connected, and its number.
+fn connected(
+    context: &ContextBox,
+    pd: &PdBox,
+    cqs: [&CqBox; 2],
+    srq: Option<&SrqBox>,
+    (cap, sig_all): (ibv_qp_cap, bool),
+) -> Result<(Body, Number), c_int> {
+    let qp = make(pd, cqs, srq, &cap, sig_all)?;
+    let wire = qp.qpn();
+    let events = Arc::clone(&context.events);
+    let core = QpCore::add(&context.nic, events, qp, cap, sig_all).ok_or(libc::ENOMEM)?;
+    core.set_wire(None, Some(wire));
+    let number = core.number;
+    Ok((Body::Connected(core), number))
+}
+
 /// # Safety
 /// Objects of this library in the attributes.
 unsafe fn create(
@@ -80,15 +145,18 @@ unsafe fn create(
     attr: &mut ibv_qp_init_attr,
     ops: Option<u64>,
 ) -> Result<*mut ibv_qp, c_int> {
-    match attr.qp_type {
+    let (of_datagrams, known_ops) = match attr.qp_type {
         // What a reliable connection does is more than an unreliable one promises.
-        IBV_QPT_RC | IBV_QPT_UC => {}
+        IBV_QPT_RC | IBV_QPT_UC => (false, send_ops::ALL),
+        IBV_QPT_UD => (true, send_ops::DATAGRAM),
         _ => return Err(libc::EOPNOTSUPP),
-    }
+    };
     if pd.is_null() || attr.send_cq.is_null() || attr.recv_cq.is_null() {
         return Err(libc::EINVAL);
     }
-    if ops.is_some_and(|ops| ops & !send_ops::ALL != 0) {
+    // The receives of a shared queue are the transport's, which datagrams do not pass through.
+    let shared = of_datagrams && !attr.srq.is_null();
+    if shared || ops.is_some_and(|ops| ops & !known_ops != 0) {
         return Err(libc::EOPNOTSUPP);
     }
     // SAFETY: as the caller promises.
@@ -106,15 +174,15 @@ unsafe fn create(
         max_recv_sge: attr.cap.max_recv_sge.max(1),
         max_inline_data: attr.cap.max_inline_data,
     };
-    let qp = make(pd_box, [send_cq, recv_cq], srq, &cap, attr.sq_sig_all != 0)?;
-    let wire = qp.qpn();
-    let nic = Arc::clone(&context_box.nic);
-    let events = Arc::clone(&context_box.events);
-    let core = QpCore::add(&nic, events, qp, cap, attr.sq_sig_all != 0).ok_or(libc::ENOMEM)?;
-    core.set_wire(None, Some(wire));
+    let sig_all = attr.sq_sig_all != 0;
+    let (body, number) = if of_datagrams {
+        datagrams(&context_box.nic, pd_box, [send_cq, recv_cq], cap, sig_all)?
+    } else {
+        connected(context_box, pd_box, [send_cq, recv_cq], srq, (cap, sig_all))?
+    };
     pd_box.add_user();
-    send_cq.add_user();
-    recv_cq.add_user();
+    send_cq.add_user(of_datagrams);
+    recv_cq.add_user(of_datagrams);
     if let Some(srq) = srq {
         srq.add_user();
     }
@@ -128,7 +196,7 @@ unsafe fn create(
             recv_cq: attr.recv_cq,
             srq: attr.srq,
             handle: 0,
-            qp_num: core.number.get(),
+            qp_num: number.get(),
             state: qp_state::RESET,
             qp_type: attr.qp_type,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -140,14 +208,16 @@ unsafe fn create(
     let made = QpBox {
         base: UnsafeCell::new(base),
         zeros: [0; 32],
-        core: Arc::clone(&core),
+        body,
         builder: UnsafeCell::default(),
         building: AtomicBool::new(false),
         is_extended: ops.is_some(),
     };
-    let made = Box::into_raw(Box::new(made));
-    core.at.store(made.addr(), Ordering::Release);
-    Ok(made.cast())
+    let made = Box::leak(Box::new(made));
+    if let Body::Connected(core) = &made.body {
+        core.at.store(std::ptr::from_ref(made).addr(), Ordering::Release);
+    }
+    Ok(std::ptr::from_mut(made).cast())
 }
 
 /// # Safety
@@ -208,7 +278,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     code(|| {
         // SAFETY: as the caller promises.
         let (of, attr) = unsafe { (QpBox::of(qp), &*attr) };
-        let state = of.core.modify(attr, mask)?;
+        let state = match &of.body {
+            Body::Connected(core) => core.modify(attr, mask)?,
+            Body::Datagrams(ud) => ud.modify(attr, mask)?,
+        };
         // SAFETY: only this function writes the field, and verbs has one caller of it at a time.
         unsafe { (&raw mut (*of.base()).base.state).write(state) };
         Ok(())
@@ -226,9 +299,17 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     code(|| {
         // SAFETY: as the caller promises.
         let of = unsafe { QpBox::of(qp) };
-        let inner = of.core.lock();
-        let state = QpCore::state(&inner);
-        let found = ibv_qp_attr { qp_state: state, cur_qp_state: state, cap: inner.cap, ..inner.attr };
+        let (state, cap, known, sig_all) = match &of.body {
+            Body::Connected(core) => {
+                let inner = core.lock();
+                (QpCore::state(&inner), inner.cap, inner.attr, inner.sig_all)
+            }
+            Body::Datagrams(ud) => {
+                let inner = ud.lock();
+                (inner.state, inner.cap, inner.attr, inner.sig_all)
+            }
+        };
+        let found = ibv_qp_attr { qp_state: state, cur_qp_state: state, cap, ..known };
         // SAFETY: the fields are written only when the queue pair is made, and by `ibv_modify_qp`.
         let base = unsafe { &(*of.base()).base };
         let found_init = ibv_qp_init_attr {
@@ -236,9 +317,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             send_cq: base.send_cq,
             recv_cq: base.recv_cq,
             srq: base.srq,
-            cap: inner.cap,
+            cap,
             qp_type: base.qp_type,
-            sq_sig_all: inner.sig_all.into(),
+            sq_sig_all: sig_all.into(),
         };
         // SAFETY: as the caller promises.
         unsafe { attr.write(found) };
@@ -256,24 +337,24 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: as the caller promises; it came from a box.
         let of = unsafe { Box::from_raw(qp.cast::<QpBox>()) };
-        let core = &of.core;
-        core.at.store(0, Ordering::Release);
-        core.nic.remove_qp(core);
-        let mut inner = core.lock();
-        // The control thread may be about to connect it.
-        inner.state = qp_state::RESET;
-        let ended = inner.qp.take();
-        drop(inner);
-        if let Some(ended) = ended {
-            core.set_wire(Some(ended.qpn()), None);
-        }
-        core.events.forget(qp.addr());
+        let of_datagrams = match &of.body {
+            Body::Connected(core) => {
+                core.end();
+                core.events.forget(qp.addr());
+                false
+            }
+            Body::Datagrams(ud) => {
+                ud.nic.remove_datagrams(ud.number);
+                ud.end();
+                true
+            }
+        };
         // SAFETY: the fields are written only when the queue pair is made.
         let base = unsafe { &(*of.base()).base };
         // SAFETY: objects with queue pairs cannot be destroyed.
         unsafe {
-            CqBox::of(base.send_cq).remove_user();
-            CqBox::of(base.recv_cq).remove_user();
+            CqBox::of(base.send_cq).remove_user(of_datagrams);
+            CqBox::of(base.recv_cq).remove_user(of_datagrams);
             if !base.srq.is_null() {
                 SrqBox::of(base.srq).remove_user();
             }

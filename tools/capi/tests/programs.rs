@@ -159,6 +159,8 @@ fn pingpong_in_each_way() {
         ("ibv_rc_pingpong", "-g 3 -n 20 -s 300000 -m 4096 -c"),
         ("ibv_uc_pingpong", "-g 3 -n 100 -e"),
         ("ibv_srq_pingpong", "-g 3 -n 100 -q 4 -e"),
+        ("ibv_ud_pingpong", "-g 3 -n 100"),
+        ("ibv_ud_pingpong", "-g 3 -n 100 -s 500 -e"),
     ] {
         let Some([server, client]) = pair(name, ONE, args, &[]) else { return };
         for said in [server, client] {
@@ -184,6 +186,9 @@ fn perftest_measures_each_operation() {
         ("ib_send_bw", "-n 200 --use-srq", 200),
         ("ib_send_bw", "-n 100 -c UC", 100),
         ("ib_send_lat", "-n 50", 50),
+        // Datagrams may be lost where a system's queue is full: as many as this one takes.
+        ("ib_send_bw", "-n 100 -s 64 -c UD", 100),
+        ("ib_send_lat", "-n 50 -c UD", 50),
         ("ib_read_bw", "-n 200", 200),
         ("ib_read_lat", "-n 50", 50),
         ("ib_atomic_bw", "-n 50", 50),
