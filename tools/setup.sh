@@ -6,7 +6,7 @@
 #   tools/setup.sh --af-xdp  also what compiles the AF_XDP port, which links a C library
 #   tools/setup.sh --dpdk    also what compiles the DPDK port, and DPDK's drivers
 #   tools/setup.sh --tests   also what the tests use, which is all of that and more
-#   tools/setup.sh --checks  also what tools/check-all.sh uses: cargo-mutants, compiled from source
+#   tools/setup.sh --checks  also what tools/check-all.sh uses; with SPINDRIFT_MUTANTS also cargo-mutants, compiled from source
 #   tools/setup.sh --vm      what --af-xdp and --dpdk install, and what tools/vm.sh uses: QEMU, and what makes the machine's disk
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -138,7 +138,7 @@ dpdk_oldest=22.11
 dpdk_tools=(pkg-config=pkg-config dpdk-devbind.py=dpdk)
 dpdk_files=('/usr/lib/*/pkgconfig/libdpdk.pc=libdpdk-dev' '/usr/lib/*/dpdk/pmds-*/librte_net_memif.so=librte-meta-allpmds' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
 vm_tools=(qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs cpio=cpio xz=xz-utils zstd=zstd)
-test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping dpdk-testpmd=dpdk-dev redis-check-rdb=redis-tools ibv_devinfo=ibverbs-utils ib_write_bw=perftest)
+test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping dpdk-testpmd=dpdk-dev redis-check-rdb=redis-tools ibv_devinfo=ibverbs-utils ib_write_bw=perftest ucx_perftest=ucx-utils mpirun=openmpi-bin mpicc=libopenmpi-dev)
 test_files=('/usr/include/infiniband/verbs.h=libibverbs-dev')
 
 setup_rust "$(rust_found)"
@@ -184,12 +184,12 @@ if $for_tests; then
     fi
 fi
 
-if $for_checks; then
-    # Compiled from source, as distributions do not have it. The checks do without where it cannot be had.
+if $for_checks && [ -n "${SPINDRIFT_MUTANTS-}" ]; then
+    # Compiled from source, as distributions do not have it.
     if ! cargo mutants --version >/dev/null 2>&1; then
         say "checks: installing cargo-mutants (takes a few minutes)"
         cargo install --quiet --locked --version '^27.1' cargo-mutants </dev/null ||
-            say "checks: cargo-mutants could not be installed; the sample of mutants will be skipped"
+            die "checks: cargo-mutants could not be installed (see above)"
     fi
 fi
 if ! PATH=$path_of_user command -v cargo >/dev/null 2>&1 && ! $for_tests; then

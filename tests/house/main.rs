@@ -111,6 +111,7 @@ fn unsafe_stays_in_its_places() {
         "pmd/dpdk/src",
         "tools/fabric/src",
         "tools/capi/src",
+        "tools/programs/src",
         "tools/spindrift/src",
     ] {
         assert_none(&check_crate(&files(folder, "rs"), |file, _| rules::unsafe_code(file)));

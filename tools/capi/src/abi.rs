@@ -211,9 +211,6 @@ pub(crate) union ibv_gid {
     pub(crate) halves: [u64; 2],
 }
 
-pub(crate) const IBV_GID_TYPE_ROCE_V1: u32 = 1;
-pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_gid_entry {

@@ -6,8 +6,8 @@ use crate::abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ib
 use crate::context::ContextBox;
 use crate::datagram::{GRH, Route};
 use crate::error::{code, count, object};
-use crate::gid;
 use crate::pd::PdBox;
+use spindrift_programs::gid;
 
 /// An address handle. Libraries of vendors look behind `ibv_ah` for their own, and find zeros.
 #[repr(C)]

@@ -16,10 +16,11 @@ use crate::abi::{
 use crate::context::mtu_bytes;
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue};
-use crate::gid;
 use crate::handshake::{Number, Peer};
 use crate::nic::Nic;
 use crate::post::Request;
+use crate::tally::count;
+use spindrift_programs::gid;
 
 /// A queue pair, for everybody who knows it: the program, completion queues, the control thread.
 pub(crate) struct QpCore {
@@ -210,6 +211,7 @@ impl QpCore {
         qp.modify(QpModify::Rtr(Box::new(rtr))).map_err(|error| error.to_string())?;
         qp.modify(QpModify::Rts(rts)).map_err(|error| error.to_string())?;
         inner.connected = true;
+        count(&self.nic.tally.connected);
         inner.post_held().map_err(|error| error.to_string())
     }
 
@@ -247,6 +249,7 @@ impl QpCore {
         }
         self.blames.store(!inner.held.is_empty(), Ordering::Relaxed);
         inner.state = qp_state::ERR;
+        count(&self.nic.tally.failed);
         let failed = inner.qp.as_mut().is_some_and(|qp| qp.modify(QpModify::Error).is_ok());
         // They are flushed, so there is room.
         let _ = inner.post_held();
@@ -255,6 +258,9 @@ impl QpCore {
 
     /// Spindrift has put it into ERROR.
     pub(crate) fn on_fatal(&self, failure: &QpFailure) {
+        if !matches!(failure.reason, FailReason::Requested) {
+            count(&self.nic.tally.failed);
+        }
         match failure.reason {
             // The program hears of these by completions, or has asked for it.
             FailReason::Requested

@@ -15,7 +15,8 @@ use crate::device::{self, DeviceBox};
 use crate::error::{code, count, object};
 use crate::event::EventQueue;
 use crate::nic::Nic;
-use crate::{gid, post, qp, srq};
+use crate::{post, qp, srq};
+use spindrift_programs::gid;
 
 /// A context. Its C part is at the end of a larger struct, which grows at its front.
 #[repr(C)]

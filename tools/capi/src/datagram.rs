@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::gid;
 use crate::handshake::{MAGIC, Number};
+use spindrift_programs::gid;
 
 /// Bytes of the global routing header (GRH), which a receiver finds before the payload.
 pub(crate) const GRH: usize = 40;

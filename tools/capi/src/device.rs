@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::error::{object, tell};
 use crate::nic::Nic;
-use crate::settings::{NicSettings, Settings};
+use spindrift_programs::{NicSettings, Settings, gid};
 
 /// A device. Libraries of NIC vendors look behind `ibv_device` for what their own devices have there, and find zeros.
 #[repr(C)]
@@ -97,14 +97,7 @@ impl DeviceBox {
 
     /// A number that is the same for each process of this host.
     pub(crate) fn guid(&self) -> u64 {
-        let mut guid = 0x0253_5044_0000_0000_u64 | self.index as u64;
-        if let Some(plane) = self.settings.planes.first() {
-            for byte in crate::gid::of(*plane) {
-                guid = guid.rotate_left(7) ^ u64::from(byte);
-            }
-        }
-        // Locally administered.
-        guid & !(3 << 56) | 2 << 56
+        gid::guid(self.index, &self.settings.planes)
     }
 }
 

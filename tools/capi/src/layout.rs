@@ -251,8 +251,8 @@ fn constants() -> (String, Vec<(String, usize)>) {
         IBV_PORT_ACTIVE = IBV_PORT_ACTIVE;
         IBV_LINK_LAYER_ETHERNET = IBV_LINK_LAYER_ETHERNET;
         IBV_PORT_IP_BASED_GIDS = IBV_PORT_IP_BASED_GIDS;
-        IBV_GID_TYPE_ROCE_V1 = IBV_GID_TYPE_ROCE_V1;
-        IBV_GID_TYPE_ROCE_V2 = IBV_GID_TYPE_ROCE_V2;
+        IBV_GID_TYPE_ROCE_V1 = spindrift_programs::gid::ROCE_V1;
+        IBV_GID_TYPE_ROCE_V2 = spindrift_programs::gid::ROCE_V2;
         IBV_DEVICE_RC_RNR_NAK_GEN = IBV_DEVICE_RC_RNR_NAK_GEN;
         IBV_ATOMIC_HCA = IBV_ATOMIC_HCA;
         IBV_NODE_CA = IBV_NODE_CA;

@@ -8,13 +8,13 @@
 //! |---|---|
 //! | `abi` | what `infiniband/verbs.h` declares |
 //! | `export` | the functions under the names and versions that programs link |
-//! | `settings` | what the environment says |
 //! | `handshake` | how processes find each other, without socket or clock |
 //! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
 //! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `ah`, `channel`, `event` | the objects of C |
 //! | `connection` | the connection behind a queue pair |
 //! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
 //! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
+//! | `tally` | what a device has moved, for `spindrift run` |
 //! | `convert` | requests and completions from one interface to the other |
 //!
 //! Each object of C stands first in a box of Rust, so that its address leads to both.
@@ -34,7 +34,6 @@ mod error;
 mod event;
 #[cfg(not(test))]
 mod export;
-mod gid;
 mod handshake;
 #[cfg(test)]
 mod layout;
@@ -44,9 +43,9 @@ mod nic;
 mod pd;
 mod post;
 mod qp;
-mod settings;
 mod side_queue;
 mod srq;
+mod tally;
 mod text;
 mod ud;
 #[cfg(test)]

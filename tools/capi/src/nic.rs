@@ -1,7 +1,6 @@
 //! A device in use: Spindrift's context with a lane of its own, and the control socket by which processes find each other.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
@@ -27,8 +26,9 @@ use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
 use crate::handshake::{Action, Handshakes, Hello, Number};
 use crate::local::LocalMemory;
-use crate::settings::{NicSettings, Settings};
+use crate::tally::{Reporter, Tally, count, report_at_exit};
 use crate::ud::UdQp;
+use spindrift_programs::{NicSettings, Settings};
 
 /// Longest datagram on the control socket.
 const MAX_DATAGRAM: usize = 16 << 10;
@@ -36,6 +36,8 @@ const MAX_DATAGRAM: usize = 16 << 10;
 const BATCH: usize = 64;
 /// Bytes of datagrams that may wait in the control socket, if the system allows as many.
 const RECEIVE_BUFFER: c_int = 4 << 20;
+/// How often the device reports what it has moved.
+const REPORT_NS: u64 = 1_000_000_000;
 /// How long a datagram may wait for room in the system's queue before it is dropped.
 const SEND_WAIT_MS: c_int = 100;
 /// How often a UDP port is looked for that is free on all planes.
@@ -55,8 +57,8 @@ pub(crate) struct Nic {
     /// Where whoever reads the control socket puts a datagram.
     datagram: Mutex<Vec<u8>>,
     pub(crate) local: LocalMemory,
-    /// Datagrams that no receive has taken.
-    pub(crate) dropped: AtomicU64,
+    pub(crate) tally: Tally,
+    reporter: Option<Reporter>,
     /// Wakes the control thread.
     wake: OwnedFd,
     began: Instant,
@@ -210,7 +212,8 @@ impl Nic {
                 control,
                 datagram: Mutex::new(vec![0; MAX_DATAGRAM]),
                 local: LocalMemory::default(),
-                dropped: AtomicU64::new(0),
+                tally: Tally::default(),
+                reporter: Reporter::of(&nic.name),
                 wake,
                 began: Instant::now(),
                 // Numbers are seldom used again at once when a process takes the place of one that has ended.
@@ -224,6 +227,9 @@ impl Nic {
             let of_thread = Arc::clone(&nic);
             let thread = std::thread::Builder::new().name("spindrift-ctl".to_owned());
             thread.spawn(move || of_thread.run()).map_err(OpenError::Thread)?;
+            if nic.reporter.is_some() {
+                report_at_exit(&nic);
+            }
             Ok(nic)
         })
     }
@@ -250,6 +256,7 @@ impl Nic {
         let core = make(number);
         state.qps.insert(number, Arc::clone(&core));
         state.handshakes.created(number);
+        count(&self.tally.created);
         Some(core)
     }
 
@@ -259,6 +266,7 @@ impl Nic {
         let number = self.free_number(&mut state)?;
         let qp = make(number);
         self.datagrams.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&qp));
+        count(&self.tally.created);
         Some(qp)
     }
 
@@ -304,6 +312,14 @@ impl Nic {
             if unsafe { libc::poll(&raw mut poll, 1, SEND_WAIT_MS) } <= 0 {
                 return;
             }
+        }
+        count(&self.tally.sent);
+    }
+
+    /// Reports what the device has moved, if somebody wants that.
+    pub(crate) fn report(&self, ended: bool) {
+        if let Some(reporter) = &self.reporter {
+            reporter.write(self, ended);
         }
     }
 
@@ -422,10 +438,16 @@ impl Nic {
 
     /// The control thread.
     fn run(&self) {
+        let mut reported = self.now();
         loop {
             self.wait();
             self.receive();
             self.on_time();
+            let now = self.now();
+            if now.since(reported) >= REPORT_NS {
+                reported = now;
+                self.report(false);
+            }
             while let Some(event) = self.verbs.poll_async_event() {
                 self.on_event(&event);
             }
@@ -456,9 +478,8 @@ impl Nic {
         let datagrams = self.datagrams.read().unwrap_or_else(PoisonError::into_inner);
         let qp = datagrams.get(&datagram.head.to).cloned();
         drop(datagrams);
-        if !qp.is_some_and(|qp| qp.deliver(datagram)) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        let taken = qp.is_some_and(|qp| qp.deliver(datagram));
+        count(if taken { &self.tally.received } else { &self.tally.dropped });
     }
 
     fn wait(&self) {
@@ -468,6 +489,9 @@ impl Nic {
             state.handshakes.next_timeout().min(first)
         };
         let timeout = match due {
+            _ if self.reporter.is_some() => {
+                (due.since(self.now()).min(REPORT_NS).div_ceil(1_000_000)) as c_int
+            }
             Time::NEVER => -1,
             due => (due.since(self.now()).div_ceil(1_000_000)).min(1 << 20) as c_int,
         };

@@ -17,10 +17,11 @@ use crate::abi::{
 };
 use crate::connection::{no_attributes, remember};
 use crate::datagram::{self, Datagram, GRH, Head, Route};
-use crate::gid;
 use crate::handshake::Number;
 use crate::nic::Nic;
 use crate::side_queue::SideQueue;
+use crate::tally::count;
+use spindrift_programs::gid;
 
 /// See the [module documentation](self).
 pub(crate) struct UdQp {
@@ -243,6 +244,7 @@ impl UdQp {
         if status != wc_status::SUCCESS {
             self.complete_receive(wr_id, status);
             self.fail(&mut inner);
+            count(&self.nic.tally.failed);
             return true;
         }
         let imm: c_uint = if datagram.head.imm.is_some() { IBV_WC_WITH_IMM } else { 0 };

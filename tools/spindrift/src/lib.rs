@@ -9,6 +9,7 @@ mod figure;
 #[cfg(test)]
 mod help_tables;
 mod lab;
+mod launch;
 mod loopback;
 mod output;
 mod path;
@@ -67,6 +68,10 @@ enum Command {
     MixBw(remote::Benchmark<remote::MixOptions>),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
+    Run(launch::RunArgs),
+    // What `run` becomes before it becomes the program.
+    #[command(hide = true)]
+    EnterView(launch::EnterArgs),
     Path(path::PathArgs),
     Ctl(ctl::CtlArgs),
     Lab(lab::LabArgs),
@@ -95,11 +100,12 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         None => {
             output::record_stdout_error(Cli::command().print_help());
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
         Some(command) => run(command),
     };
-    status_of(result, ExitCode::SUCCESS)
+    let success = result.as_ref().copied().unwrap_or(ExitCode::SUCCESS);
+    status_of(result.map(drop), success)
 }
 
 /// What to do about an option of perftest, which the benchmarks do not have. No other error of theirs suggests to take an option for the server's address.
@@ -117,7 +123,8 @@ fn of_perftest(message: &mut clap::Error) -> Option<String> {
     }
 }
 
-fn run(command: &Command) -> Result<()> {
+/// Does what a command says. The status of `spindrift run` is the program's.
+fn run(command: &Command) -> Result<ExitCode> {
     let verbosity = match command {
         Command::Loopback(args) => Some(args.verbosity()),
         Command::WriteBw(args) | Command::WriteLat(args) => Some(args.verbosity()),
@@ -131,9 +138,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Dissect(_) | Command::Path(_) | Command::Ctl(_) | Command::Lab(_) => {
             Some(Verbosity::default())
         }
+
         Command::Swarm(args) => args.verbosity(),
-        // Of what happens in its hosts there is too much to tell.
-        Command::Sim(_) => None,
+        // Of what happens in the hosts of the first there is too much to tell; the transport of the others is a program's.
+        Command::Sim(_) | Command::Run(_) | Command::EnterView(_) => None,
     };
     if let Some(verbosity) = verbosity {
         verbosity.start()?;
@@ -157,7 +165,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Run(args) => return launch::run(args),
+        Command::EnterView(args) => return Ok(launch::enter_view(args)),
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 /// The exit status of a result, `success` for a good one whose output was not lost. Prints what went wrong.

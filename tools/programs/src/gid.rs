@@ -5,17 +5,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2};
+/// The types of entries, as verbs numbers them.
+pub const ROCE_V1: u32 = 1;
+/// See above.
+pub const ROCE_V2: u32 = 2;
 
 /// Entries of a port's table.
-pub(crate) const ENTRIES: u32 = 4;
+pub const ENTRIES: u32 = 4;
 
 /// The first half of a link-local GID, and the mark in its second half that an IPv4 address follows.
 const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 const MARK: [u8; 4] = *b"\x02SPD";
 
 /// The GID of an address.
-pub(crate) fn of(address: IpAddr) -> [u8; 16] {
+pub fn of(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -23,7 +26,7 @@ pub(crate) fn of(address: IpAddr) -> [u8; 16] {
 }
 
 /// The address that a GID stands for: one of the table of some host.
-pub(crate) fn address(gid: [u8; 16]) -> IpAddr {
+pub fn address(gid: [u8; 16]) -> IpAddr {
     let (half, rest) = gid.split_at(8);
     if half == LINK_LOCAL
         && let Some(&[a, b, c, d]) = rest.strip_prefix(&MARK)
@@ -35,8 +38,8 @@ pub(crate) fn address(gid: [u8; 16]) -> IpAddr {
 }
 
 /// The entry of a table and its type, for a port whose first plane has this address.
-pub(crate) fn entry(plane: IpAddr, index: u32) -> Option<([u8; 16], u32)> {
-    let kind = if index.is_multiple_of(2) { IBV_GID_TYPE_ROCE_V1 } else { IBV_GID_TYPE_ROCE_V2 };
+pub fn entry(plane: IpAddr, index: u32) -> Option<([u8; 16], u32)> {
+    let kind = if index.is_multiple_of(2) { ROCE_V1 } else { ROCE_V2 };
     match (index, plane) {
         (0 | 1, IpAddr::V4(address)) => {
             let mut gid = [0; 16];
@@ -50,8 +53,22 @@ pub(crate) fn entry(plane: IpAddr, index: u32) -> Option<([u8; 16], u32)> {
     }
 }
 
+/// The identity (EUI-64) of the device with this place among those of a host: the same in each process of the host.
+pub fn guid(index: usize, planes: &[IpAddr]) -> u64 {
+    let mut guid = 0x0253_5044_0000_0000_u64 | index as u64;
+    if let Some(plane) = planes.first() {
+        for byte in of(*plane) {
+            guid = guid.rotate_left(7) ^ u64::from(byte);
+        }
+    }
+    // Locally administered.
+    guid & !(3 << 56) | 2 << 56
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the environment says: the devices to show and their planes. Nothing is opened here.
+//! What the environment says of the devices to show and their planes. Nothing is opened here.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -6,47 +6,67 @@ use spindrift_pmd::fault::FaultPlan;
 
 /// A device and the planes that it consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NicSettings {
-    pub(crate) name: String,
+pub struct NicSettings {
+    /// Its name, as programs see it.
+    pub name: String,
     /// The address of each plane.
-    pub(crate) planes: Vec<IpAddr>,
+    pub planes: Vec<IpAddr>,
 }
 
 /// See the [module documentation](self).
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) nics: Vec<NicSettings>,
+pub struct Settings {
+    /// The devices, at least one.
+    pub nics: Vec<NicSettings>,
     /// The first of the UDP ports by which processes are found.
-    pub(crate) control_port: u16,
+    pub control_port: u16,
     /// `vendor_part_id` of the devices. Some programs decide by it what a device can do.
-    pub(crate) part_id: u32,
+    pub part_id: u32,
     /// Faults of all planes, as in `--fault`.
-    pub(crate) fault: Option<FaultPlan>,
-    pub(crate) seed: u64,
+    pub fault: Option<FaultPlan>,
+    /// The seed of the faults' draws.
+    pub seed: u64,
 }
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}={value}: {reason}")]
-pub(crate) struct SettingsError {
+pub struct SettingsError {
     name: &'static str,
     value: String,
     reason: String,
 }
 
 /// The first control port, if the environment names none.
-pub(crate) const CONTROL_PORT: u16 = 24_971;
+pub const CONTROL_PORT: u16 = 24_971;
 /// Characters of a device's name, at most.
 const MAX_NAME: usize = 32;
 /// Planes of a device, at most.
 const MAX_PLANES: usize = spindrift::verbs::negotiate::MAX_PORTS;
+
+impl SettingsError {
+    /// The variable.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it says.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Why that cannot be used.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
 
 impl Settings {
     /// Those that `get` gives, by name of the variable.
     ///
     /// # Errors
     /// [`SettingsError`] names the variable.
-    pub(crate) fn from(get: impl Fn(&'static str) -> Option<String>) -> Result<Self, SettingsError> {
+    pub fn from(get: impl Fn(&'static str) -> Option<String>) -> Result<Self, SettingsError> {
         fn parsed<T>(
             (name, value): (&'static str, Option<String>),
             parse: impl FnOnce(&str) -> Result<T, String>,
@@ -56,8 +76,14 @@ impl Settings {
         }
         let of = |name| (name, get(name));
         let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+        let part_id = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
         let nics = parsed(of("SPINDRIFT_NICS"), nics)?;
         let planes = parsed(of("SPINDRIFT_PLANES"), planes)?;
+        if planes.is_some() && nics.is_some() {
+            let reason = "SPINDRIFT_PLANES is set too; leave one of them out".to_owned();
+            let (name, value) = of("SPINDRIFT_NICS");
+            return Err(SettingsError { name, value: value.unwrap_or_default(), reason });
+        }
         let nics = nics.unwrap_or_else(|| {
             let planes = planes.unwrap_or_else(|| vec![usual_address()]);
             vec![NicSettings { name: "spindrift0".to_owned(), planes }]
@@ -73,7 +99,7 @@ impl Settings {
         Ok(Self {
             nics,
             control_port: port.unwrap_or(CONTROL_PORT),
-            part_id: parsed(of("SPINDRIFT_VENDOR_PART_ID"), number)?.unwrap_or(0) as u32,
+            part_id: parsed(of("SPINDRIFT_VENDOR_PART_ID"), part_id)?.unwrap_or(0),
             fault,
             seed: parsed(of("SPINDRIFT_SEED"), number)?.unwrap_or(1),
         })
@@ -159,6 +185,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named() {
+        let both = of(&[("SPINDRIFT_PLANES", "::1"), ("SPINDRIFT_NICS", "a=::1")]).unwrap_err();
+        assert_eq!(both, "SPINDRIFT_NICS=a=::1: SPINDRIFT_PLANES is set too; leave one of them out");
         for (name, value, reason) in [
             ("SPINDRIFT_PLANES", "10.0.0.1,x", "x is no address"),
             ("SPINDRIFT_PLANES", "10.0.0.1,10.0.0.1", "two planes"),
@@ -171,6 +199,7 @@ mod tests {
             ("SPINDRIFT_CONTROL_PORT", "80", "1024 to 60000"),
             ("SPINDRIFT_FAULT", "los=1%", "unknown word"),
             ("SPINDRIFT_SEED", "x", "invalid digit"),
+            ("SPINDRIFT_VENDOR_PART_ID", "4294967296", "too large"),
         ] {
             let error = of(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(&format!("{name}={value}: ")) && error.contains(reason), "{error}");
