@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets a machine up and tests Spindrift: format, lints, documentation, tests. Takes 5 to 12 minutes on two cores. Non-interactive;
+# Sets a machine up and tests Spindrift: format, lints, documentation, tests. Takes 8 to 14 minutes on two cores. Non-interactive;
 # exits with a failure when any step fails. tools/check-all.sh runs what takes longer.
 #
 # Settings, all optional:

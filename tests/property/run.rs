@@ -16,6 +16,7 @@ use spindrift_srv6::{EvProfile, F3216, Field};
 use crate::plan::{EndPlan, Plan, Weather};
 use crate::recovery::Limits;
 use crate::stream::Stream;
+use crate::support::accusation::accusation;
 use crate::support::ledger::Memory;
 use crate::support::net::{Net, ports};
 use crate::support::pair::{self, End};
@@ -434,21 +435,13 @@ impl World {
                 );
             }
             assert_eq!(counters.tx_data, rules.data[node], "data packets of node {node}");
-            let never = [
-                counters.rx_malformed,
-                counters.rx_wrong_connection,
-                counters.rx_out_of_window,
-                counters.rx_bad_rkey,
-                counters.rx_wrong_pd,
-                counters.rx_no_access,
-                counters.rx_out_of_bounds,
-                counters.rx_bad_length,
-                if plan.has_fault(Fault::Short) { 0 } else { counters.rx_invalid_request },
-                counters.rx_no_receive,
-                counters.rx_not_negotiated,
-                counters.rx_foreign_port_status,
-            ];
-            assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
+            // Receives may be posted late, and short ones are faults of the plan.
+            let except = if plan.has_fault(Fault::Short) {
+                &["rx_not_ready", "rx_invalid_request"] as &[_]
+            } else {
+                &["rx_not_ready"]
+            };
+            assert_eq!(accusation(counters, except), None, "an honest peer was accused: {counters:#?}");
             // Nothing protects what is taken for trimmed, least of all when the bit that says so was flipped.
             let doubtful = counters.rx_unknown_qp + counters.rx_foreign_source + counters.rx_forged_ack;
             let trimmed: u64 = self.net.nodes.iter().map(|node| node.endpoint.counters().rx_trimmed).sum();

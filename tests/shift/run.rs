@@ -10,6 +10,7 @@ use spindrift::time::Time;
 use crate::judge::Stream;
 use crate::plan::{Act, Death, Plan, Trigger, Weather};
 use crate::side::{Side, Store};
+use crate::support::accusation::accusation;
 use crate::support::link::Outage;
 use crate::support::net::{Net, ports};
 use crate::support::rand::Rng;
@@ -455,17 +456,9 @@ impl<'a> World<'a> {
         }
         for node in &self.net.nodes {
             let counters = node.endpoint.counters();
-            let never = [
-                counters.rx_malformed,
-                counters.rx_out_of_window,
-                counters.rx_bad_rkey,
-                counters.rx_wrong_pd,
-                counters.rx_no_access,
-                counters.rx_out_of_bounds,
-                counters.rx_bad_length,
-                counters.rx_not_negotiated,
-            ];
-            assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
+            // Receives are posted late, and an update may come when its queue pair is gone.
+            let except = ["rx_not_ready", "rx_foreign_port_status"];
+            assert_eq!(accusation(counters, &except), None, "an honest peer was accused: {counters:#?}");
         }
     }
 

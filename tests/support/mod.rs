@@ -7,6 +7,8 @@
 #![allow(dead_code, reason = "each test crate uses a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
+#[path = "../../tools/fabric/src/swarm/accusation.rs"]
+pub(crate) mod accusation;
 pub(crate) mod frame;
 #[path = "../../tools/fabric/src/swarm/ledger.rs"]
 pub(crate) mod ledger;

@@ -9,6 +9,7 @@ use spindrift::time::Time;
 use spindrift::work::{Wc, WcStatus};
 
 use super::setup::{PairSetup, Setup};
+use crate::support::accusation::accusation;
 use crate::support::ledger::{GUARD, Ledger, Memory, Receive};
 use crate::support::link::Link;
 use crate::support::net::Net;
@@ -249,20 +250,10 @@ impl World {
     fn check_counters(&self) {
         for (number, node) in self.net.nodes.iter().enumerate() {
             let counters: &Counters = node.endpoint.counters();
-            let never = [
-                counters.rx_malformed,
-                counters.rx_wrong_connection,
-                counters.rx_out_of_window,
-                counters.rx_bad_rkey,
-                counters.rx_wrong_pd,
-                counters.rx_no_access,
-                counters.rx_out_of_bounds,
-                counters.rx_bad_length,
-                counters.rx_invalid_request,
-                counters.rx_no_receive,
-                counters.qp_errors,
-            ];
-            assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
+            // Receives are posted late, and an update may come when its queue pair is gone.
+            let except = ["rx_not_ready", "rx_foreign_port_status"];
+            assert_eq!(accusation(counters, &except), None, "an honest peer was accused: {counters:#?}");
+            assert_eq!(counters.qp_errors, 0, "{counters:#?}");
             let placed =
                 |pair: &Pair| pair.ledgers[1 - number].tally.bytes + pair.ledgers[number].tally.fetched;
             let placed = self.pairs.iter().map(placed).sum::<u64>();

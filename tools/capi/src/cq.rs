@@ -80,6 +80,10 @@ impl CqBox {
 
     /// Takes completions. Where there are none, drives the transport once, in the program's thread.
     fn poll(&self, out: &mut dyn FnMut(ibv_wc), most: usize) -> Result<usize, c_int> {
+        // In the child of a fork, a thread of the parent may hold the locks for ever.
+        if self.nic.is_elsewhere() {
+            return Err(libc::EIO);
+        }
         match self.take(out, most) {
             Ok(0) if most > 0 => {
                 self.nic.verbs.poll();

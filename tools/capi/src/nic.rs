@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use spindrift::endpoint::CqId;
 use spindrift::pmd::fault::FaultPort;
+use spindrift::pmd::fork::Home;
 use spindrift::pmd::udp::{UdpConfig, UdpError, UdpPort};
 use spindrift::pmd::{LinkState, Port};
 use spindrift::time::Time;
@@ -52,6 +53,7 @@ pub(crate) struct Nic {
     /// Which process of this host this is, and its identifier.
     process: u32,
     pub(crate) pid: u32,
+    home: Home,
     control_port: u16,
     control: UdpSocket,
     /// Where whoever reads the control socket puts a datagram.
@@ -208,6 +210,7 @@ impl Nic {
                 planes: nic.planes.clone(),
                 process,
                 pid: std::process::id(),
+                home: Home::here(),
                 control_port: settings.control_port,
                 control,
                 datagram: Mutex::new(vec![0; MAX_DATAGRAM]),
@@ -454,8 +457,16 @@ impl Nic {
         }
     }
 
+    /// Whether this is the child of a fork, which shares the socket with its parent and must leave it alone.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.home.is_elsewhere()
+    }
+
     /// Takes what has arrived on the control socket, unless another thread does. A program calls it that polls for datagrams.
     pub(crate) fn receive(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
         let mut buffer = match self.datagram.try_lock() {
             Ok(buffer) => buffer,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),

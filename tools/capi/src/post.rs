@@ -207,8 +207,13 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     code(|| {
         // SAFETY: as for every function of a queue pair.
-        match &unsafe { QpBox::of(qp) }.body {
-            Body::Connected(core) => {
+        match unsafe { QpBox::of(qp) }.body() {
+            Err(code) => {
+                // SAFETY: the caller passes a place for the one that is refused.
+                unsafe { bad.write(wr) };
+                Err(code)
+            }
+            Ok(Body::Connected(core)) => {
                 let mut inner = core.lock();
                 // SAFETY: the caller passes a list of requests, and a place for the one that is refused.
                 let result = unsafe {
@@ -220,7 +225,7 @@ pub(crate) unsafe extern "C" fn post_send(
                 core.watch(inner);
                 result
             }
-            Body::Datagrams(ud) => {
+            Ok(Body::Datagrams(ud)) => {
                 let mut inner = ud.lock();
                 // SAFETY: the same.
                 unsafe { each_send(wr, bad, |one| post_datagram(ud, &mut inner, one)) }
@@ -271,8 +276,13 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: as for every function of a queue pair.
-    match &unsafe { QpBox::of(qp) }.body {
-        Body::Connected(core) => {
+    match unsafe { QpBox::of(qp) }.body() {
+        Err(code) => {
+            // SAFETY: the caller passes a place for the one that is refused.
+            unsafe { bad.write(wr) };
+            code
+        }
+        Ok(Body::Connected(core)) => {
             let mut inner = core.lock();
             let max_sge = inner.cap.max_recv_sge;
             // SAFETY: the caller passes a list.
@@ -283,7 +293,7 @@ pub(crate) unsafe extern "C" fn post_recv(
                 })
             }
         }
-        Body::Datagrams(ud) => {
+        Ok(Body::Datagrams(ud)) => {
             let mut inner = ud.lock();
             let max_sge = inner.cap.max_recv_sge;
             // SAFETY: the same.
@@ -393,7 +403,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         if let Some(error) = builder.error {
             return Err(error);
         }
-        match &of.body {
+        match of.body()? {
             Body::Connected(core) => post_all(core, &mut builder.requests),
             Body::Datagrams(ud) => post_all_datagrams(ud, &builder.requests),
         }

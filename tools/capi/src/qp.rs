@@ -27,7 +27,8 @@ use crate::ud::{UdConfig, UdQp};
 pub(crate) struct QpBox {
     base: UnsafeCell<ibv_qp_ex>,
     zeros: [u64; 32],
-    pub(crate) body: Body,
+    body: Body,
+    nic: Arc<Nic>,
     /// Requests that are being made one by one, and whether a thread makes some.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) building: AtomicBool,
@@ -53,11 +54,17 @@ impl QpBox {
         self.base.get()
     }
 
+    /// What it is. An error in the child of a fork, where a thread of the parent may hold its locks for ever.
+    pub(crate) fn body(&self) -> Result<&Body, c_int> {
+        if self.nic.is_elsewhere() { Err(libc::EIO) } else { Ok(&self.body) }
+    }
+
     /// Bytes that a request may carry in itself.
     pub(crate) fn max_inline(&self) -> u32 {
-        match &self.body {
-            Body::Connected(core) => core.lock().cap.max_inline_data,
-            Body::Datagrams(ud) => ud.lock().cap.max_inline_data,
+        match self.body() {
+            Ok(Body::Connected(core)) => core.lock().cap.max_inline_data,
+            Ok(Body::Datagrams(ud)) => ud.lock().cap.max_inline_data,
+            Err(_) => 0,
         }
     }
 }
@@ -209,6 +216,7 @@ unsafe fn create(
         base: UnsafeCell::new(base),
         zeros: [0; 32],
         body,
+        nic: Arc::clone(&context_box.nic),
         builder: UnsafeCell::default(),
         building: AtomicBool::new(false),
         is_extended: ops.is_some(),
@@ -278,7 +286,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     code(|| {
         // SAFETY: as the caller promises.
         let (of, attr) = unsafe { (QpBox::of(qp), &*attr) };
-        let state = match &of.body {
+        let state = match of.body()? {
             Body::Connected(core) => core.modify(attr, mask)?,
             Body::Datagrams(ud) => ud.modify(attr, mask)?,
         };
@@ -299,7 +307,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     code(|| {
         // SAFETY: as the caller promises.
         let of = unsafe { QpBox::of(qp) };
-        let (state, cap, known, sig_all) = match &of.body {
+        let (state, cap, known, sig_all) = match of.body()? {
             Body::Connected(core) => {
                 let inner = core.lock();
                 (QpCore::state(&inner), inner.cap, inner.attr, inner.sig_all)
@@ -335,6 +343,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 /// A queue pair of this library, which is not used afterwards if the call succeeds.
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {
+        // SAFETY: as the caller promises.
+        unsafe { QpBox::of(qp) }.body()?;
         // SAFETY: as the caller promises; it came from a box.
         let of = unsafe { Box::from_raw(qp.cast::<QpBox>()) };
         let of_datagrams = match &of.body {

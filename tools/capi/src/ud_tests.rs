@@ -368,6 +368,32 @@ fn requests_that_do_not_fit_are_refused() {
     assert_eq!(core::iter::from_fn(|| b.poll()).count(), 4);
 }
 
+/// It shares the socket and the memory's addresses, and can harm neither. It can open a device of its own.
+#[test]
+fn a_child_of_a_fork_leaves_its_parent_alone() {
+    let (a, b) = (Side::ready(), Side::ready());
+    assert_eq!(b.receive(1, &mut [b.element(0, 100)]), 0);
+    let told = spindrift::pmd::testing::in_child(|| {
+        let mut wc = core::mem::MaybeUninit::<ibv_wc>::uninit();
+        // SAFETY: a queue of the test, and room for one completion.
+        let polled = unsafe { cq::poll_cq(b.cq, 1, wc.as_mut_ptr()) };
+        let refused = [
+            a.send(2, (b.number(), QKEY), &mut [a.element(0, 4)], 0),
+            b.receive(3, &mut [b.element(0, 100)]),
+            modify(b.qp, qp_state::ERR, 0),
+            // SAFETY: a queue pair of the test.
+            unsafe { qp::ibv_destroy_qp(a.qp) },
+        ];
+        let own = (Side::ready(), Side::ready());
+        own.0.settle(&own.1);
+        polled == -1 && refused == [libc::EIO; 4]
+    });
+    assert_eq!(told, Some(true));
+    assert!(b.poll().is_none());
+    assert_eq!(a.send(4, (b.number(), QKEY), &mut [a.element(0, 7)], 0), 0);
+    assert_eq!((b.wait().wr_id, b.state()), (1, qp_state::RTS));
+}
+
 #[test]
 fn a_channel_tells_of_datagrams() {
     let (a, b) = (Side::ready(), Side::ready());

@@ -13,6 +13,7 @@
 //!
 //! [`minimise`] looks for a part of a case that fails alike.
 
+mod accusation;
 mod audit;
 mod case;
 mod episode;
