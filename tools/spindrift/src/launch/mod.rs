@@ -37,8 +37,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     sources: Sources,
     /// The library that programs take for libibverbs [default: `libspindrift_ibverbs.so` near this command]
-    #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
+    #[arg(long = "library", value_name = "FILE")]
+    verbs: Option<PathBuf>,
     /// Leave /sys and /dev as they are. Without the devices' files there, UCX finds no device
     #[arg(long)]
     no_view: bool,
@@ -75,7 +75,7 @@ pub(crate) struct EnterArgs {
 /// Runs the program and prints the summary. The exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let settings = args.sources.settings()?;
-    let library = library::find(args.library.as_deref())?;
+    let library = library::find(args.verbs.as_deref())?;
     let Some(program) = args.command.first() else {
         if args.explain {
             return explain(args, &settings, &library, None);
