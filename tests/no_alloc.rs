@@ -29,7 +29,8 @@ fn side(ports: Vec<LoopbackPort>, lane: LaneMode) -> Side {
     let context = Context::open(ports, config).unwrap();
     let pd = context.create_pd().unwrap();
     let cq = context.create_cq(256).unwrap();
-    let mr = pd.register((OUTSTANDING * MESSAGE_BYTES) as usize, Access::REMOTE_WRITE).unwrap();
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::LOCAL_WRITE;
+    let mr = pd.register((OUTSTANDING * MESSAGE_BYTES) as usize, access).unwrap();
     let config = QpConfig { max_inline: 32, max_send_sge: 4, mpr: 32, ..QpConfig::default() };
     let qp = Qp::create(&pd, &cq, &cq, &config).unwrap();
     Side { context, cq, mr, qp }
@@ -62,6 +63,8 @@ enum Kind {
     Plain,
     Inline,
     Immediate,
+    /// The response is sent again from a copy.
+    Read,
     /// Of four elements, the first of which have these lengths.
     Gather([u32; 3]),
 }
@@ -94,6 +97,9 @@ fn post(left: &mut Side, right: &Side, kind: Kind, number: u32) {
             signaled: true,
             fence: false,
         }),
+        Kind::Read => {
+            left.qp.post_send(SendWr { wr_id, op: SendOp::Read, local, remote, signaled: true, fence: false })
+        }
         Kind::Inline => {
             let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true, fence: false };
             left.qp.post_send_inline(b"inline bytes", wr)
@@ -115,10 +121,11 @@ const ROUNDS: u32 = 20;
 
 /// The first round copies nothing together, as its elements end where packets do: the room for whole packets is there
 /// from the start.
-const WARM_UP: [Kind; 4] = [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Gather([4096; 3])];
+const WARM_UP: [Kind; 5] = [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Read, Kind::Gather([4096; 3])];
 
 /// Packets of one element, of two and of three.
-const JUDGED: [Kind; 4] = [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Gather([100, 50, 9000])];
+const JUDGED: [Kind; 5] =
+    [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Read, Kind::Gather([100, 50, 9000])];
 
 /// Allocations for a packet that is sent again. Nothing is lost here, but the machine may pause a thread for so long that
 /// tail probes are sent. A repeat is remembered in a `BTreeMap` and so may be the path of the earlier copy: each may split

@@ -59,6 +59,7 @@ impl Endpoint {
     /// As [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
     pub fn deregister(&mut self, rkey: u32) -> Result<(), EndpointError> {
         let space = self.cx.memory.space().clone();
+        self.cx.unpin_released();
         space.deregister::<MemoryError>(rkey, |visit| {
             visit(&mut self.cx.memory);
             Ok(())
@@ -77,8 +78,10 @@ impl Endpoint {
         &self.cx.memory
     }
 
-    /// The registered memory, for operations that end a registration.
-    pub const fn memory_mut(&mut self) -> &mut MemoryView {
+    /// The registered memory, for operations that end a registration. Not between
+    /// [`transmit`](Self::transmit) and the time at which the ports have its packets.
+    pub fn memory_mut(&mut self) -> &mut MemoryView {
+        self.cx.unpin_released();
         &mut self.cx.memory
     }
 

@@ -128,6 +128,7 @@ impl Endpoint {
                 next_ticket: 0,
                 released: u64::MAX,
                 held: Vec::new(),
+                pinned_until: VecDeque::new(),
                 recall: false,
                 cfg,
             },
@@ -323,6 +324,7 @@ impl Endpoint {
     /// of [`Port::reap`](spindrift_pmd::Port::reap) of all ports. Without the first call no request ever waits.
     pub fn release_before(&mut self, ticket: u64) {
         self.cx.released = ticket.min(self.cx.next_ticket);
+        self.cx.unpin_released();
         for at in (0..self.cx.held.len()).rev() {
             let slot = self.cx.held.swap_remove(at);
             if let Some(qp) = self.qps.get_mut(slot) {
@@ -332,10 +334,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request only waits for a port to release payload.
+    /// Whether a request, or a region that a peer has read, only waits for a port to release payload.
     #[inline]
-    pub const fn waits_for_release(&self) -> bool {
-        !self.cx.held.is_empty()
+    pub fn waits_for_release(&self) -> bool {
+        !self.cx.held.is_empty() || (self.cx.released != u64::MAX && !self.cx.pinned_until.is_empty())
     }
 
     /// Whether requests have ended since the last call while ports may still hold their payload: with an error, or

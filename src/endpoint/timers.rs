@@ -64,6 +64,7 @@ impl Endpoint {
 
     /// Runs the timers that are due.
     pub fn on_timeout(&mut self, now: Time) {
+        self.cx.unpin_released();
         if now < self.timers_from {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::config::EndpointConfig;
 use crate::counters::Counters;
-use crate::memory::MemoryView;
+use crate::memory::{MemoryView, RegionSlot};
 use crate::peer::{Members, Peers};
 use crate::requester::SpareQueues;
 use crate::responder::{Delivery, WindowBudget};
@@ -36,6 +36,9 @@ pub(crate) struct Cx {
     pub(crate) released: u64,
     /// Queue pairs whose oldest request only waits for a port to release payload.
     pub(crate) held: Vec<u32>,
+    /// Regions of responses that were copied after their last packet, each with the ticket from which on
+    /// [`released`](Self::released) shows that no port holds a packet of the response; in the order of tickets.
+    pub(crate) pinned_until: VecDeque<(u64, RegionSlot)>,
     /// A request has ended while ports may hold its payload.
     pub(crate) recall: bool,
 }
@@ -43,6 +46,14 @@ pub(crate) struct Cx {
 impl Cx {
     /// Capacity of the event queue before it has to grow: the events of one poll of a busy lane.
     pub(crate) const EVENT_ROOM: usize = 256;
+
+    /// Unpins the regions of copied responses whose packets no port holds. Not between the time at which a packet is
+    /// made and the time at which the port has it: a registration that has ended may be freed.
+    pub(crate) fn unpin_released(&mut self) {
+        while let Some((_, slot)) = self.pinned_until.pop_front_if(|(until, _)| *until <= self.released) {
+            self.memory.unpin(slot);
+        }
+    }
 }
 
 /// The actions of an endpoint for a queue pair after a call: a set of these.

@@ -75,6 +75,9 @@ impl Transmit {
         if let Some(value) = spec.value() {
             self.gathered.extend_from_slice(&value.to_be_bytes());
         }
+        if let Some(copied) = spec.copied() {
+            self.gathered.extend_from_slice(copied);
+        }
         for part in spec.parts() {
             if part.len == spec.len {
                 self.payload = part;
@@ -187,6 +190,10 @@ impl Qp {
         out.origin = TxOrigin::Data { slot: self.slot, seq, kind: SendKind::New };
         count(SendKind::New, packet.spec.len, &mut self.counters, &mut cx.counters);
         cx.next_ticket = ticket + 1;
+        if packet.spec.ends_read_response() {
+            cold_path();
+            self.copy_response(cx, ticket);
+        }
         let slot = &mut self.tx_slots[class as usize];
         slot.quantum_used += 1;
         let arms = self.requester.starts_timers(seq, now, self.armed_at);
@@ -241,8 +248,20 @@ impl Qp {
         out.origin = TxOrigin::Data { slot: self.slot, seq, kind };
         count(kind, packet.spec.len, &mut self.counters, &mut cx.counters);
         cx.next_ticket = ticket + 1;
+        if kind == SendKind::New && packet.spec.ends_read_response() {
+            self.copy_response(cx, ticket);
+        }
         self.tx_slots[class as usize].quantum_used += 1;
         Turn::SentLast { arms: true }
+    }
+
+    /// The last packet of the response to a READ leaves with this ticket. From here on, the READ may be complete, so the
+    /// response no longer needs the memory of the application.
+    #[inline(never)]
+    fn copy_response(&mut self, cx: &mut Cx, ticket: u64) {
+        let memory = &cx.memory;
+        let pinned = self.requester.copy_response(|bytes| memory.bytes(bytes));
+        cx.pinned_until.extend(pinned.map(|slot| (ticket + 1, slot)));
     }
 
     /// The queue pair may not send now: it has nothing to send, no plane is usable, or congestion control does not

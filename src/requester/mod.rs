@@ -7,6 +7,7 @@
 //! than the peer's application can see (MRC 1.0: SACK is reliability, AETH is completion).
 
 mod ack;
+mod copies;
 mod driver_stall;
 mod fetch;
 mod loss;

@@ -6,6 +6,8 @@ use crate::memory::{PayloadRef, parts_of};
 use crate::wire::{AtomicOperands, DataHead, Meth, Msn, Opcode, Reth};
 use crate::work::{RemoteAddr, SendOp};
 
+use super::copies::Copies;
+
 /// The location of a work request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -13,6 +15,8 @@ pub(crate) enum Source {
     Region(PayloadRef),
     /// Several ranges.
     Pieces(Pieces),
+    /// A copy of what the peer may lack of a response.
+    Copy(Copied),
     /// The value that an atomic operation found.
     Value(u64),
 }
@@ -23,6 +27,15 @@ pub(crate) struct Pieces {
     /// Index of the first piece, counted since the queue was created (wrapping).
     pub(super) first: u32,
     pub(super) count: u32,
+}
+
+/// A copy in the send queue, which holds a message from one of its bytes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Its number since the queue was created (wrapping).
+    pub(super) number: u32,
+    /// Offset of its first byte in the message.
+    pub(super) from: u64,
 }
 
 /// A posted work request. It covers packets `first..first + packets` of the queue pair's packet sequence.
@@ -220,20 +233,20 @@ pub(crate) struct PacketSpec<'a> {
     /// Offset of its first byte in the message.
     offset: u64,
     pub(super) entry: &'a Entry,
-    pieces: &'a PieceList,
+    stores: &'a Stores,
 }
 
 impl<'a> PacketSpec<'a> {
     /// Packet `seq` of a message.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    pub(super) fn new(entry: &'a Entry, pieces: &'a PieceList, seq: u64, mtu: u32) -> Self {
+    pub(super) fn new(entry: &'a Entry, stores: &'a Stores, seq: u64, mtu: u32) -> Self {
         let index = (seq - entry.first) as u32;
         let offset = u64::from(index) * u64::from(mtu);
         let len = u64::from(mtu).min(u64::from(entry.payload) - offset) as u32;
         let last = index + 1 == entry.packets;
         let form = entry.form.at(index == 0, last);
-        Self { len, form, offset, entry, pieces }
+        Self { len, form, offset, entry, stores }
     }
 
     #[inline]
@@ -263,6 +276,12 @@ impl<'a> PacketSpec<'a> {
     #[inline]
     pub(crate) const fn is_fetch(&self) -> bool {
         self.form.is_fetch()
+    }
+
+    /// Whether it is the last packet of the response to a read.
+    #[inline]
+    pub(crate) const fn ends_read_response(&self) -> bool {
+        self.form.0 | Form::FIRST == Form::READ_RESPONSE | Form::FIRST | Form::LAST
     }
 
     /// Size of the MRC headers in bytes, with a timestamp.
@@ -304,7 +323,18 @@ impl<'a> PacketSpec<'a> {
     pub(crate) const fn value(&self) -> Option<u64> {
         match self.entry.source {
             Source::Value(value) => Some(value),
-            Source::Region(_) | Source::Pieces(_) => None,
+            Source::Region(_) | Source::Pieces(_) | Source::Copy(_) => None,
+        }
+    }
+
+    /// The bytes, if a copy has them.
+    pub(crate) fn copied(&self) -> Option<&'a [u8]> {
+        match self.entry.source {
+            Source::Copy(Copied { number, from }) => {
+                let at = usize::try_from(self.offset.checked_sub(from)?).ok()?;
+                self.stores.copies.get(number)?.get(at..)?.get(..self.len as usize)
+            }
+            _ => None,
         }
     }
 
@@ -313,7 +343,7 @@ impl<'a> PacketSpec<'a> {
     pub(crate) fn payload(&self) -> Option<PayloadRef> {
         match &self.entry.source {
             Source::Region(whole) => Some(whole.part(self.offset, self.len)),
-            Source::Pieces(_) | Source::Value(_) => None,
+            Source::Pieces(_) | Source::Copy(_) | Source::Value(_) => None,
         }
     }
 
@@ -321,7 +351,7 @@ impl<'a> PacketSpec<'a> {
     pub(crate) fn place(&self) -> Option<PayloadRef> {
         match self.entry.source {
             Source::Region(whole) => Some(whole),
-            Source::Pieces(_) | Source::Value(_) => None,
+            Source::Pieces(_) | Source::Copy(_) | Source::Value(_) => None,
         }
     }
 
@@ -329,11 +359,18 @@ impl<'a> PacketSpec<'a> {
     pub(crate) fn parts(&self) -> impl Iterator<Item = PayloadRef> + use<'a> {
         let (one, several) = match self.entry.source {
             Source::Region(whole) => (Some(whole), None),
-            Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
-            Source::Value(_) => (None, None),
+            Source::Pieces(pieces) => (None, Some(self.stores.pieces.of(pieces).copied())),
+            Source::Copy(_) | Source::Value(_) => (None, None),
         };
         parts_of(one.into_iter().chain(several.into_iter().flatten()), self.offset, self.len)
     }
+}
+
+/// What entries of a send queue have besides themselves.
+#[derive(Debug, Default)]
+pub(super) struct Stores {
+    pub(super) pieces: PieceList,
+    pub(super) copies: Copies,
 }
 
 /// The pieces of all entries that have several, in order.

@@ -6,13 +6,14 @@ use crate::memory::{PayloadRef, RegionSlot, parts_of};
 use crate::wire::Msn;
 use crate::work::{RemoteAddr, SendOp, SendWr, Sge};
 
-use super::packet::{Entry, Form, PacketSpec, PieceList, Pieces, Source};
+use super::copies::Copies;
+use super::packet::{Entry, Form, PacketSpec, PieceList, Pieces, Source, Stores};
 
 /// Work requests in posting order. The front is the oldest that is not completed.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
-    pieces: PieceList,
+    stores: Stores,
     /// Index of the entry whose packets are being sent for the first time.
     sending: usize,
     /// Packet sequence number after the last queued packet.
@@ -57,7 +58,7 @@ impl SendQueue {
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             entries: VecDeque::new(),
-            pieces: PieceList::default(),
+            stores: Stores::default(),
             sending: 0,
             end: 0,
             next_msn: Msn::new(0),
@@ -106,23 +107,26 @@ impl SendQueue {
     }
 
     pub(crate) fn begin_pieces(&self) -> Pieces {
-        Pieces { first: self.pieces.past.wrapping_add(self.pieces.pieces.len() as u32), count: 0 }
+        Pieces {
+            first: self.stores.pieces.past.wrapping_add(self.stores.pieces.pieces.len() as u32),
+            count: 0,
+        }
     }
 
     pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: PayloadRef) {
-        self.pieces.pieces.push_back(piece);
+        self.stores.pieces.pieces.push_back(piece);
         pieces.count += 1;
     }
 
     pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, mut unpin: impl FnMut(RegionSlot)) {
         for _ in 0..pieces.count {
-            self.pieces.pieces.pop_back().inspect(|piece| unpin(piece.slot));
+            self.stores.pieces.pieces.pop_back().inspect(|piece| unpin(piece.slot));
         }
     }
 
     #[cold]
     fn drop_pieces(&mut self, oldest: Pieces, unpin: impl FnMut(RegionSlot)) {
-        let PieceList { pieces, past } = &mut self.pieces;
+        let PieceList { pieces, past } = &mut self.stores.pieces;
         let count = pieces.len().min(oldest.count as usize);
         pieces.drain(..count).map(|piece| piece.slot).for_each(unpin);
         *past = past.wrapping_add(oldest.count);
@@ -132,7 +136,8 @@ impl SendQueue {
     pub(crate) fn give_up_room(&mut self) {
         if self.entries.is_empty() {
             self.entries = VecDeque::new();
-            self.pieces.pieces = VecDeque::new();
+            self.stores.pieces.pieces = VecDeque::new();
+            self.stores.copies.give_up_room();
         }
     }
 
@@ -204,7 +209,7 @@ impl SendQueue {
         let packets = len.div_ceil(mtu).max(1);
         let form = Form(match source {
             Source::Value(_) => Form::ATOMIC_RESPONSE,
-            Source::Region(_) | Source::Pieces(_) => Form::READ_RESPONSE,
+            _ => Form::READ_RESPONSE,
         });
         let response = Entry {
             wr_id: 0,
@@ -280,7 +285,7 @@ impl SendQueue {
         let patience = (self.entries.len() as u64 / Self::ACKS_OF_QUEUE).min(Self::ACK_EVERY_PACKETS);
         let entry = self.entries.get_mut(self.sending)?;
         entry.held_until = ticket + 1;
-        let spec = PacketSpec::new(entry, &self.pieces, seq, mtu);
+        let spec = PacketSpec::new(entry, &self.stores, seq, mtu);
         self.unasked += 1;
         let mut asks = false;
         if spec.form.is_last() {
@@ -297,6 +302,12 @@ impl SendQueue {
         Some((spec, asks))
     }
 
+    /// The newest message whose packets have all been sent, and the copies of the queue.
+    pub(super) fn newest_sent(&mut self) -> Option<(&mut Entry, &mut Copies)> {
+        let entry = self.entries.get_mut(self.sending.checked_sub(1)?)?;
+        Some((entry, &mut self.stores.copies))
+    }
+
     /// Ports may keep the payload of packet `seq` until this ticket is released.
     pub(crate) fn hold_until(&mut self, seq: u64, ticket: u64) {
         let at = self.entries.partition_point(|entry| entry.end() <= seq);
@@ -307,7 +318,7 @@ impl SendQueue {
 
     /// Packet `seq`, sent before or not.
     pub(crate) fn packet(&self, seq: u64, mtu: u32) -> Option<PacketSpec<'_>> {
-        self.find(seq).map(|entry| PacketSpec::new(entry, &self.pieces, seq, mtu))
+        self.find(seq).map(|entry| PacketSpec::new(entry, &self.stores, seq, mtu))
     }
 
     /// The entry that packet `seq` belongs to.
@@ -326,8 +337,8 @@ impl SendQueue {
         let ranges = self.find(seq).into_iter().flat_map(|entry| {
             let (one, several) = match entry.source {
                 Source::Region(whole) => (Some(whole), None),
-                Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
-                Source::Value(_) => (None, None),
+                Source::Pieces(pieces) => (None, Some(self.stores.pieces.of(pieces).copied())),
+                Source::Copy(_) | Source::Value(_) => (None, None),
             };
             one.into_iter().chain(several.into_iter().flatten())
         });
@@ -352,6 +363,7 @@ impl SendQueue {
         match entry.source {
             Source::Region(payload) => unpin(payload.slot),
             Source::Pieces(pieces) => self.drop_pieces(pieces, unpin),
+            Source::Copy(_) => self.stores.copies.drop_oldest(),
             Source::Value(_) => {}
         }
         if entry.is_response() {
@@ -509,7 +521,7 @@ mod tests {
     #[test]
     fn pieces_leave_with_their_request() {
         let mut queue = SendQueue::new(100);
-        queue.pieces.past = u32::MAX - 2;
+        queue.stores.pieces.past = u32::MAX - 2;
         let piece = |n: u32| PayloadRef { slot: RegionSlot::default(), offset: n.into(), len: 1 + n };
         let add = |queue: &mut SendQueue, numbers: core::ops::Range<u32>| {
             let mut pieces = queue.begin_pieces();
@@ -530,7 +542,7 @@ mod tests {
         }
         for (at, (pieces, numbers)) in posted.iter().enumerate() {
             for (pieces, numbers) in &posted[at..] {
-                let found: Vec<_> = queue.pieces.of(*pieces).copied().collect();
+                let found: Vec<_> = queue.stores.pieces.of(*pieces).copied().collect();
                 assert_eq!(found, numbers.clone().map(piece).collect::<Vec<_>>());
             }
             let mut unpinned = 0;
@@ -539,10 +551,10 @@ mod tests {
             assert!(queue.pop(|_| unpinned += 1).is_some());
             assert_eq!(unpinned, numbers.len() + 1);
         }
-        assert!(queue.pieces.pieces.is_empty() && queue.pop(|_| ()).is_none());
-        assert!(queue.pieces.pieces.capacity() > 0 && queue.entries.capacity() > 0);
+        assert!(queue.stores.pieces.pieces.is_empty() && queue.pop(|_| ()).is_none());
+        assert!(queue.stores.pieces.pieces.capacity() > 0 && queue.entries.capacity() > 0);
         queue.give_up_room();
-        assert_eq!((queue.pieces.pieces.capacity(), queue.entries.capacity()), (0, 0));
+        assert_eq!((queue.stores.pieces.pieces.capacity(), queue.entries.capacity()), (0, 0));
     }
 
     #[test]

@@ -441,7 +441,7 @@ impl Context {
         self.check_not_forked()?;
         self.memory().deregister(rkey, |visit| {
             (0..self.lanes())
-                .try_for_each(|lane| self.control(lane, |lane| visit(lane.endpoint_mut().memory_mut())))
+                .try_for_each(|lane| self.control(lane, |lane| visit(lane.memory_to_deregister())))
         })
     }
 

@@ -129,7 +129,8 @@ impl Mr {
     /// Ends the registration: the key is invalid from here on, and the memory is freed (if nothing else owns it).
     ///
     /// # Errors
-    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests or responses to peers use it.
+    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it, or a
+    /// response to a peer that has not been sent in full.
     /// [`MemoryError::UnknownKey`](crate::memory::MemoryError::UnknownKey) if a peer has ended it before
     /// ([`Access::REMOTE_INVALIDATE`]). The error returns the registration, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {

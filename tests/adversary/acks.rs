@@ -55,7 +55,7 @@ fn give_ack(bench: &mut Bench, psn: Psn, aeth: Aeth) {
     bench.give(&Packet::Ack { bth, aeth });
 }
 
-fn give_nack(bench: &mut Bench, psn: Psn, timestamp: u16, reason: NackReason) {
+pub(crate) fn give_nack(bench: &mut Bench, psn: Psn, timestamp: u16, reason: NackReason) {
     give_nack_of(bench, (psn, timestamp, Ev(0x1234_5678)), reason);
 }
 

@@ -10,6 +10,7 @@ mod bench;
 mod closed_peer;
 mod fetches;
 mod floods;
+mod freed;
 mod fuzz;
 mod life;
 mod limits;

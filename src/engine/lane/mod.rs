@@ -23,6 +23,7 @@ use super::tuning::{
 use super::tx_batch::TxBatch;
 use super::waker::Waker;
 use crate::endpoint::{CqId, Endpoint, Event, FailReason, PostError, QpModify, QpState};
+use crate::memory::MemoryView;
 use crate::time::Time;
 use crate::wire::Qpn;
 use crate::work::{GatherWr, SendWr, Wc, WcOpcode, WcStatus};
@@ -404,6 +405,15 @@ impl Lane {
             port.recall();
         }
         self.endpoint.release_before(u64::MAX);
+    }
+
+    /// The registered memory, for operations that end a registration. Nothing that a peer has read is in use: the ports
+    /// release what they hold.
+    pub(crate) fn memory_to_deregister(&mut self) -> &mut MemoryView {
+        if self.endpoint.waits_for_release() {
+            self.recall();
+        }
+        self.endpoint.memory_mut()
     }
 
     fn check_links(&mut self, now: Time) {

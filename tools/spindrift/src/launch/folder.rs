@@ -14,9 +14,6 @@ use spindrift_programs::{NicSettings, view};
 /// The names that programs link or load.
 const NAMES: [&str; 2] = ["libibverbs.so", "libibverbs.so.1"];
 
-/// How UCX moves large messages.
-const RENDEZVOUS: &str = "UCX_RNDV_SCHEME";
-
 /// See the [module documentation](self). It is removed at the end.
 pub(super) struct RunFolder(PathBuf);
 
@@ -60,7 +57,7 @@ impl RunFolder {
             (name.to_owned(), value)
         };
         let library = self.lib().join("libibverbs.so.1");
-        let mut variables = vec![
+        vec![
             // Those that link it, and those that load it by its name.
             before("LD_LIBRARY_PATH", self.lib(), ":"),
             // Those that bring a copy of their own, under another name.
@@ -68,12 +65,7 @@ impl RunFolder {
             // NCCL loads the file without a version first.
             ("NCCL_IBVERBS_LIB".to_owned(), library.into_os_string()),
             (FOLDER.to_owned(), self.reports().into_os_string()),
-        ];
-        // By itself UCX reads large messages from the sender's memory, and unmaps that while responses may still be retransmitted.
-        if env::var_os(RENDEZVOUS).is_none() {
-            variables.push((RENDEZVOUS.to_owned(), "put_zcopy".into()));
-        }
-        variables
+        ]
     }
 }
 
