@@ -345,11 +345,22 @@ impl Requester {
         if let Some(seq) = report.trigger.filter(|&seq| seq >= report.cack_end) {
             newly += self.deliver(seq, Some(report), now, env);
         }
-        self.advance(report.cack_end);
+        // A transport ACK or a response may have told more than an older SACK, whose bitmap then begins there.
+        let una = if report.cack_end > report.told_end {
+            self.reported_until(report.cack_end)
+        } else {
+            report.cack_end
+        };
+        self.advance(una);
         if newly > 0 || (self.una, self.reported, env.counters.spurious_losses) != before {
             self.progress(now);
         }
         newly
+    }
+
+    /// The first packet from `una` on that the peer has not reported.
+    fn reported_until(&self, una: u64) -> u64 {
+        (una..self.next).find(|&seq| !self.sacked.test(seq)).unwrap_or(self.next.max(una))
     }
 
     fn advance(&mut self, una: u64) {
@@ -502,11 +513,7 @@ impl Requester {
         if end > self.una {
             let newly_acked = self.deliver_below(end, None, now, env);
             // The peer may have reported the packets after it already.
-            let mut una = end;
-            while una < self.next && self.sacked.test(una) {
-                una += 1;
-            }
-            self.advance(una);
+            self.advance(self.reported_until(end));
             self.bound_rtt(now);
             env.cc.on_ack(&AckSample {
                 now,

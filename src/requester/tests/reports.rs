@@ -385,3 +385,21 @@ fn a_gap_that_no_sack_covers_does_not_wait_for_one_that_is() {
     bench.time_passes();
     assert!((2..80).all(|seq| bench.r.lost.test(seq)));
 }
+
+/// A transport ACK, or a response, may overtake an older SACK. What that lists right after is no gap: a tail loss probe
+/// takes the oldest packet that the peer has not told of.
+#[test]
+fn an_older_sack_continues_what_a_transport_ack_has_told() {
+    for (listed, oldest) in [(&[2, 3, 4][..], 5), (&[3], 4), (&[4], 3), (&[2], 3)] {
+        let mut bench = sent(6);
+        bench.now = bench.now.after(5_000);
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        assert_eq!(bench.r.on_transport_ack(bench.now, bench.r.psn(2), &mut env), AckOutcome::Used);
+        let of = record(&bench, *listed.last().unwrap());
+        report(&mut bench, 1, listed, of, |_| ());
+        assert_eq!(bench.r.una, oldest, "{listed:?}");
+        bench.time_passes();
+        assert_eq!(bench.r.next_send(true, true), Some((oldest, SendKind::Probe)), "{listed:?}");
+    }
+}
