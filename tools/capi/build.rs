@@ -10,6 +10,9 @@ use std::path::PathBuf;
 const PUBLIC: [&str; 12] =
     ["1.0", "1.1", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14"];
 
+/// The same of the functions of `librdmacm.so.1`.
+const CONNECTIONS: [&str; 6] = ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5"];
+
 /// Those of the private functions, which libraries of NIC vendors link: of rdma-core 28 (2020) and later.
 const PRIVATE: [&str; 7] = ["25", "33", "34", "57", "59", "64", "65"];
 
@@ -19,10 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let map = out.join("ibverbs.map");
     let mut nodes = String::new();
-    let mut before = String::new();
-    for version in PUBLIC {
-        writeln!(nodes, "IBVERBS_{version} {{ }}{before};")?;
-        before = format!(" IBVERBS_{version}");
+    for (name, versions) in [("IBVERBS", &PUBLIC[..]), ("RDMACM", &CONNECTIONS)] {
+        let mut before = String::new();
+        for version in versions {
+            writeln!(nodes, "{name}_{version} {{ }}{before};")?;
+            before = format!(" {name}_{version}");
+        }
     }
     for version in PRIVATE {
         writeln!(nodes, "IBVERBS_PRIVATE_{version} {{ }};")?;

@@ -448,6 +448,7 @@ pub(crate) struct ibv_qp_cap {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct ibv_qp_init_attr {
     pub(crate) qp_context: *mut c_void,
     pub(crate) send_cq: *mut ibv_cq,

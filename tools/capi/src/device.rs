@@ -30,7 +30,11 @@ pub(crate) struct Devices {
 
 fn devices() -> Option<&'static Devices> {
     static DEVICES: OnceLock<Option<Devices>> = OnceLock::new();
-    let get = |name: &'static str| std::env::var(name).ok();
+    let get = |name: &'static str| {
+        // Tests keep to the loopback interface.
+        let of_tests = (cfg!(test) && name == "SPINDRIFT_PLANES").then(|| "127.0.0.1".to_owned());
+        of_tests.or_else(|| std::env::var(name).ok())
+    };
     let read = || match Settings::from(get) {
         Ok(settings) => {
             let numbered = settings.nics.iter().cloned().enumerate();
@@ -43,6 +47,11 @@ fn devices() -> Option<&'static Devices> {
         }
     };
     DEVICES.get_or_init(read).as_ref()
+}
+
+/// All devices; none if the environment cannot be read.
+pub(crate) fn all() -> &'static [DeviceBox] {
+    devices().map_or(&[], |devices| &devices.boxes)
 }
 
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
@@ -154,7 +163,7 @@ pub(crate) fn attributes(device: &DeviceBox, nic: &Nic) -> ibv_device_attr {
 /// A place for a number, or null.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
-        let boxes = devices().map_or(&[][..], |devices| &devices.boxes);
+        let boxes = all();
         // SAFETY: memory for the pointers and a null, which `ibv_free_device_list` frees.
         let list = unsafe { libc::calloc(boxes.len() + 1, size_of::<*mut ibv_device>()) };
         let list = list.cast::<*mut ibv_device>();

@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use crate::{ah, channel, context, cq, device, event, mr, pd, qp, srq, text};
+use crate::{ah, channel, cm, context, cq, device, event, mr, pd, qp, srq, text};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
@@ -31,7 +31,7 @@ macro_rules! export {
                 concat!(".type spindrift.", stringify!($name), ", %function"),
                 concat!("spindrift.", stringify!($name), ":"),
                 jump!(function),
-                concat!(".symver spindrift.", stringify!($name), ", ", stringify!($name), "@@IBVERBS_", $version),
+                concat!(".symver spindrift.", stringify!($name), ", ", stringify!($name), "@@", $version),
                 function = sym $function,
             );
         )+)+
@@ -39,7 +39,7 @@ macro_rules! export {
 }
 
 export! {
-    "1.0": {
+    "IBVERBS_1.0": {
         ibv_create_comp_channel = channel::ibv_create_comp_channel;
         ibv_destroy_comp_channel = channel::ibv_destroy_comp_channel;
         ibv_get_sysfs_path = device::ibv_get_sysfs_path;
@@ -50,7 +50,7 @@ export! {
         ibv_copy_path_rec_to_kern = device::nothing;
         ibv_copy_qp_attr_from_kern = device::nothing;
     }
-    "1.1": {
+    "IBVERBS_1.1": {
         ibv_get_device_list = device::ibv_get_device_list;
         ibv_free_device_list = device::ibv_free_device_list;
         ibv_get_device_name = device::ibv_get_device_name;
@@ -100,22 +100,22 @@ export! {
         ibv_rate_to_mbps = text::ibv_rate_to_mbps;
         mbps_to_ibv_rate = text::mbps_to_ibv_rate;
     }
-    "1.5": {
+    "IBVERBS_1.5": {
         ibv_get_pkey_index = context::ibv_get_pkey_index;
     }
-    "1.6": {
+    "IBVERBS_1.6": {
         ibv_qp_to_qp_ex = qp::ibv_qp_to_qp_ex;
     }
-    "1.7": {
+    "IBVERBS_1.7": {
         ibv_reg_mr_iova = mr::ibv_reg_mr_iova;
     }
-    "1.8": {
+    "IBVERBS_1.8": {
         ibv_reg_mr_iova2 = mr::ibv_reg_mr_iova2;
     }
-    "1.9": {
+    "IBVERBS_1.9": {
         ibv_get_device_index = device::ibv_get_device_index;
     }
-    "1.10": {
+    "IBVERBS_1.10": {
         ibv_import_device = device::no_object;
         ibv_import_mr = device::no_object;
         ibv_unimport_mr = device::nothing;
@@ -124,20 +124,106 @@ export! {
         ibv_query_ece = qp::ibv_query_ece;
         ibv_set_ece = qp::ibv_set_ece;
     }
-    "1.11": {
+    "IBVERBS_1.11": {
         _ibv_query_gid_ex = context::_ibv_query_gid_ex;
         _ibv_query_gid_table = context::_ibv_query_gid_table;
     }
-    "1.12": {
+    "IBVERBS_1.12": {
         ibv_reg_dmabuf_mr = mr::ibv_reg_dmabuf_mr;
     }
-    "1.13": {
+    "IBVERBS_1.13": {
         ibv_import_dm = device::no_object;
         ibv_unimport_dm = device::nothing;
         ibv_is_fork_initialized = device::ibv_is_fork_initialized;
     }
-    "1.14": {
+    "IBVERBS_1.14": {
         ibv_query_qp_data_in_order = qp::ibv_query_qp_data_in_order;
+    }
+    "RDMACM_1.0": {
+        rdma_create_event_channel = cm::channel::rdma_create_event_channel;
+        rdma_destroy_event_channel = cm::channel::rdma_destroy_event_channel;
+        rdma_get_cm_event = cm::channel::rdma_get_cm_event;
+        rdma_ack_cm_event = cm::channel::rdma_ack_cm_event;
+        rdma_create_id = cm::id::rdma_create_id;
+        rdma_destroy_id = cm::id::rdma_destroy_id;
+        rdma_bind_addr = cm::id::rdma_bind_addr;
+        rdma_resolve_addr = cm::id::rdma_resolve_addr;
+        rdma_resolve_route = cm::id::rdma_resolve_route;
+        rdma_listen = cm::id::rdma_listen;
+        rdma_get_src_port = cm::id::rdma_get_src_port;
+        rdma_get_dst_port = cm::id::rdma_get_dst_port;
+        rdma_migrate_id = cm::id::rdma_migrate_id;
+        rdma_create_qp = cm::queue::rdma_create_qp;
+        rdma_create_qp_ex = cm::queue::rdma_create_qp_ex;
+        rdma_destroy_qp = cm::queue::rdma_destroy_qp;
+        rdma_create_srq = cm::queue::rdma_create_srq;
+        rdma_create_srq_ex = cm::queue::rdma_create_srq_ex;
+        rdma_destroy_srq = cm::queue::rdma_destroy_srq;
+        rdma_connect = cm::connect::rdma_connect;
+        rdma_accept = cm::connect::rdma_accept;
+        rdma_reject = cm::connect::rdma_reject;
+        rdma_notify = cm::connect::rdma_notify;
+        rdma_disconnect = cm::connect::rdma_disconnect;
+        rdma_get_request = cm::connect::rdma_get_request;
+        rdma_get_devices = cm::info::rdma_get_devices;
+        rdma_free_devices = cm::info::rdma_free_devices;
+        rdma_event_str = cm::info::rdma_event_str;
+        rdma_set_option = cm::info::rdma_set_option;
+        rdma_getaddrinfo = cm::info::rdma_getaddrinfo;
+        rdma_freeaddrinfo = cm::info::rdma_freeaddrinfo;
+        rdma_create_ep = cm::info::rdma_create_ep;
+        rdma_destroy_ep = cm::info::rdma_destroy_ep;
+        rdma_join_multicast = cm::info::absent;
+        rdma_leave_multicast = cm::info::absent;
+        rsocket = cm::info::absent;
+        rbind = cm::info::absent;
+        rlisten = cm::info::absent;
+        raccept = cm::info::absent;
+        rconnect = cm::info::absent;
+        rshutdown = cm::info::absent;
+        rclose = cm::info::absent;
+        rrecv = cm::info::absent;
+        rrecvfrom = cm::info::absent;
+        rrecvmsg = cm::info::absent;
+        rsend = cm::info::absent;
+        rsendto = cm::info::absent;
+        rsendmsg = cm::info::absent;
+        rread = cm::info::absent;
+        rreadv = cm::info::absent;
+        rwrite = cm::info::absent;
+        rwritev = cm::info::absent;
+        rpoll = cm::info::absent;
+        rselect = cm::info::absent;
+        rgetpeername = cm::info::absent;
+        rgetsockname = cm::info::absent;
+        rsetsockopt = cm::info::absent;
+        rgetsockopt = cm::info::absent;
+        rfcntl = cm::info::absent;
+        riomap = cm::info::absent;
+        riounmap = cm::info::absent;
+        riowrite = cm::info::absent;
+    }
+    "RDMACM_1.1": {
+        rdma_join_multicast_ex = cm::info::absent;
+    }
+    "RDMACM_1.2": {
+        rdma_establish = cm::connect::rdma_establish;
+        rdma_init_qp_attr = cm::queue::rdma_init_qp_attr;
+    }
+    "RDMACM_1.3": {
+        rdma_get_remote_ece = cm::info::rdma_get_remote_ece;
+        rdma_reject_ece = cm::connect::rdma_reject;
+        rdma_set_local_ece = cm::info::rdma_set_local_ece;
+    }
+    "RDMACM_1.4": {
+        rdma_query_addrinfo = cm::info::rdma_query_addrinfo;
+        rdma_resolve_addrinfo = cm::info::rdma_resolve_addrinfo;
+        rdma_write_cm_event = cm::channel::rdma_write_cm_event;
+    }
+    "RDMACM_1.5": {
+        repoll_create = cm::info::absent;
+        repoll_ctl = cm::info::absent;
+        repoll_wait = cm::info::absent;
     }
 }
 

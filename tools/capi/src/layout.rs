@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use crate::abi::*;
+use crate::cm::abi::*;
 
 /// Lists `sizeof` and `offsetof` as C and as Rust have them.
 macro_rules! layouts {
@@ -146,6 +147,34 @@ fn from_the_end() -> (String, Vec<(String, usize)>) {
     )
 }
 
+/// Those of `rdma/rdma_cma.h`.
+fn connections() -> (String, Vec<(String, usize)>) {
+    layouts! {
+        ibv_sa_path_rec {
+            dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path, pkey, sl,
+            mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference,
+        }
+        rdma_ib_addr { sgid, dgid, pkey }
+        rdma_addr { src_storage, dst_storage, addr }
+        rdma_route { addr, path_rec, num_paths }
+        rdma_event_channel { fd }
+        rdma_cm_id {
+            verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq,
+            srq, pd, qp_type,
+        }
+        rdma_conn_param {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,
+            rnr_retry_count, srq, qp_num,
+        }
+        rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey }
+        rdma_cm_event { id, listen_id, event, status, param }
+        rdma_addrinfo {
+            ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr,
+            ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect, ai_next,
+        }
+    }
+}
+
 /// Constants as C and as Rust have them.
 #[expect(clippy::too_many_lines, reason = "a list")]
 fn constants() -> (String, Vec<(String, usize)>) {
@@ -257,6 +286,31 @@ fn constants() -> (String, Vec<(String, usize)>) {
         IBV_ATOMIC_HCA = IBV_ATOMIC_HCA;
         IBV_NODE_CA = IBV_NODE_CA;
         IBV_TRANSPORT_IB = IBV_TRANSPORT_IB;
+        RDMA_CM_EVENT_ADDR_RESOLVED = event::ADDR_RESOLVED;
+        RDMA_CM_EVENT_ADDR_ERROR = event::ADDR_ERROR;
+        RDMA_CM_EVENT_ROUTE_RESOLVED = event::ROUTE_RESOLVED;
+        RDMA_CM_EVENT_CONNECT_REQUEST = event::CONNECT_REQUEST;
+        RDMA_CM_EVENT_CONNECT_RESPONSE = event::CONNECT_RESPONSE;
+        RDMA_CM_EVENT_CONNECT_ERROR = event::CONNECT_ERROR;
+        RDMA_CM_EVENT_UNREACHABLE = event::UNREACHABLE;
+        RDMA_CM_EVENT_REJECTED = event::REJECTED;
+        RDMA_CM_EVENT_ESTABLISHED = event::ESTABLISHED;
+        RDMA_CM_EVENT_DISCONNECTED = event::DISCONNECTED;
+        RDMA_PS_IPOIB = port_space::IPOIB;
+        RDMA_PS_TCP = port_space::TCP;
+        RDMA_PS_UDP = port_space::UDP;
+        RDMA_PS_IB = port_space::IB;
+        RDMA_UDP_QKEY = RDMA_UDP_QKEY;
+        RDMA_MAX_RESP_RES = RDMA_MAX_RESP_RES;
+        RDMA_MAX_INIT_DEPTH = RDMA_MAX_INIT_DEPTH;
+        RAI_PASSIVE = RAI_PASSIVE;
+        RAI_NUMERICHOST = RAI_NUMERICHOST;
+        RAI_FAMILY = RAI_FAMILY;
+        RDMA_OPTION_ID = RDMA_OPTION_ID;
+        RDMA_OPTION_ID_TOS = RDMA_OPTION_ID_TOS;
+        RDMA_OPTION_ID_REUSEADDR = RDMA_OPTION_ID_REUSEADDR;
+        RDMA_OPTION_ID_AFONLY = RDMA_OPTION_ID_AFONLY;
+        RDMA_OPTION_ID_ACK_TIMEOUT = RDMA_OPTION_ID_ACK_TIMEOUT;
     }
 }
 
@@ -264,6 +318,7 @@ fn constants() -> (String, Vec<(String, usize)>) {
 fn printed(values: &str) -> Option<Vec<usize>> {
     let program = format!(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         #include <rdma/rdma_cma.h>\n\
          #define P(value) printf(\"%llu\\n\", (unsigned long long)(value))\n\
          int main(void) {{\n{values}return 0;\n}}\n"
     );
@@ -287,15 +342,17 @@ fn printed(values: &str) -> Option<Vec<usize>> {
 
 #[test]
 fn layouts_and_values_are_those_of_the_header() {
-    let all = [layouts(), from_the_end(), constants()];
+    let all = [layouts(), connections(), from_the_end(), constants()];
     let program: String = all.iter().map(|(c, _)| c.as_str()).collect();
     let Some(printed) = printed(&program) else {
         let required = std::env::var_os("SPINDRIFT_REQUIRE_VERBS_H").is_some();
         assert!(
             !required,
-            "there is no C compiler, or no infiniband/verbs.h; ./tools/setup.sh --tests installs them"
+            "there is no C compiler, no infiniband/verbs.h or no rdma/rdma_cma.h; ./tools/setup.sh --tests installs them"
         );
-        eprintln!("SKIPPED: there is no C compiler, or no infiniband/verbs.h (package libibverbs-dev)");
+        eprintln!(
+            "SKIPPED: there is no C compiler, no infiniband/verbs.h or no rdma/rdma_cma.h (packages libibverbs-dev and librdmacm-dev)"
+        );
         return;
     };
     let ours: Vec<_> = all.into_iter().flat_map(|(_, rust)| rust).collect();

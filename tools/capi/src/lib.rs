@@ -12,6 +12,7 @@
 //! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
 //! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `ah`, `channel`, `event` | the objects of C |
 //! | `connection` | the connection behind a queue pair |
+//! | `cm` | connections by address and port: what `librdmacm.so.1` does |
 //! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
 //! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
 //! | `tally` | what a device has moved, for `spindrift run` |
@@ -24,6 +25,7 @@
 mod abi;
 mod ah;
 mod channel;
+mod cm;
 mod connection;
 mod context;
 mod convert;

@@ -165,7 +165,7 @@ fn open_planes(planes: &[IpAddr]) -> Result<(Vec<UdpPort>, u16), UdpError> {
 }
 
 /// Threads that begin meanwhile get no signals: those are for the threads of the program.
-fn without_signals<R>(act: impl FnOnce() -> R) -> R {
+pub(crate) fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: both sets are this function's, and the first is filled before it is read.
@@ -179,7 +179,7 @@ fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-fn random() -> Result<u64, OpenError> {
+pub(crate) fn random() -> Result<u64, OpenError> {
     let mut bytes = [0_u8; 8];
     // SAFETY: eight bytes of this function.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -597,7 +597,7 @@ impl Nic {
 }
 
 /// Mixes the bits of a number.
-const fn mix(x: u64) -> u64 {
+pub(crate) const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

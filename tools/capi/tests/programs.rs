@@ -2,98 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::fs;
-use std::io::Read;
-use std::net::TcpListener;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+mod support;
 
-/// How long a program may take, on a machine with other work.
-const PATIENCE: Duration = Duration::from_mins(2);
+use std::time::Duration;
 
-/// A folder with the library under the names that programs look for.
-struct Library(PathBuf);
-
-impl Library {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("spindrift-capi-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let built = std::env::current_exe().unwrap();
-        let built = built.parent().unwrap().join("libspindrift_ibverbs.so");
-        assert!(built.exists(), "{} is not built", built.display());
-        for name in ["libibverbs.so", "libibverbs.so.1"] {
-            symlink(&built, folder.join(name)).unwrap();
-        }
-        Self(folder)
-    }
-
-    /// A program with planes on these addresses. `None`: the machine does not have it.
-    fn program(&self, name: &str, planes: &str, args: &str) -> Option<Command> {
-        let path = ["/usr/bin", "/usr/local/bin"].map(|folder| Path::new(folder).join(name));
-        let Some(path) = path.iter().find(|path| path.exists()) else {
-            let required = std::env::var_os("SPINDRIFT_REQUIRE_PERFTEST").is_some();
-            assert!(!required, "there is no {name}; ./tools/setup.sh --tests installs it");
-            eprintln!("SKIPPED: there is no {name} (packages ibverbs-utils and perftest)");
-            return None;
-        };
-        let mut command = Command::new(path);
-        command.env("LD_LIBRARY_PATH", &self.0).env("SPINDRIFT_PLANES", planes);
-        command.args(args.split_whitespace());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Some(command)
-    }
-}
-
-impl Drop for Library {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A program that runs. It is killed if the test ends before.
-struct Running(Child);
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap())
-    }
-
-    /// Waits for its end: the exit code, and all that it has written.
-    fn end(mut self) -> (Option<i32>, String) {
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                break status;
-            }
-            if began.elapsed() > PATIENCE {
-                self.0.kill().unwrap();
-                break self.0.wait().unwrap();
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        (status.code(), text)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A TCP port that nobody uses now, for what programs tell each other at first.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+use support::{Library, Running, free_port};
 
 /// Runs a server and a client, and returns what they have written. `None`: the machine does not have the program.
 fn pair(name: &str, [server, client]: [&str; 2], args: &str, extra: &[(&str, &str)]) -> Option<[String; 2]> {

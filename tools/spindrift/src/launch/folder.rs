@@ -12,7 +12,7 @@ use spindrift_programs::report::FOLDER;
 use spindrift_programs::{NicSettings, view};
 
 /// The names that programs link or load.
-const NAMES: [&str; 2] = ["libibverbs.so", "libibverbs.so.1"];
+const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
 
 /// See the [module documentation](self). It is removed at the end.
 pub(super) struct RunFolder(PathBuf);
