@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of shared memory and of the rings under AddressSanitizer and ThreadSanitizer. Needs a nightly
-# toolchain with their runtimes; says so and ends well where there is none. docs/testing.md tells more.
+# Runs the tests of shared memory and of the rings under AddressSanitizer and ThreadSanitizer, and those of the C interface under the
+# former. Needs a nightly toolchain with their runtimes; says so and ends well where there is none. docs/testing.md tells more.
 #
 #   tools/sanitize.sh [address|thread]..      default: both
 set -euo pipefail
@@ -40,4 +40,8 @@ for sanitizer in "${sanitizers[@]}"; do
     echo "sanitize: $sanitizer"
     cargo +nightly test --locked --quiet --target "$host" -p spindrift-memory --lib
     cargo +nightly test --locked --quiet --target "$host" -p spindrift-pmd --lib -- loopback
+    # Locks of the standard library, which is not instrumented, look like races.
+    if [ "$sanitizer" = address ]; then
+        cargo +nightly test --locked --quiet --target "$host" -p spindrift-capi --lib
+    fi
 done

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use core_affinity::CoreId;
 use spindrift_pmd::Port;
 
-use super::clock::Clock;
+use super::clock::{Clock, process_time};
 use super::control_error::ControlError;
 use super::control_lock::FairLock;
 use super::deferral::Deferral;
@@ -21,6 +21,7 @@ use super::rings::Doorbells;
 use super::stats_snapshot::{Snapshot, SnapshotCell};
 use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_SLEEP};
 use super::waker::Waker;
+use super::yield_backoff::YieldBackoff;
 use crate::time::Time;
 
 /// A lane and the thread that drives it, if it has one.
@@ -49,6 +50,7 @@ pub(super) struct Shared {
     /// Changed with the lane locked.
     polls_in_place: AtomicU32,
     empty_in_place: AtomicU32,
+    yields: YieldBackoff,
     /// The lane is idle.
     idle: AtomicBool,
     stop: AtomicBool,
@@ -111,6 +113,7 @@ impl LaneHandle {
             last_control: AtomicU32::new(0),
             polls_in_place: AtomicU32::new(0),
             empty_in_place: AtomicU32::new(0),
+            yields: YieldBackoff::default(),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -178,8 +181,10 @@ impl LaneHandle {
         if work > 0 || shared.failed() {
             // A thread that naps does not know of timers that were set here. Awake, it leaves the lane to the caller.
             shared.wake();
-        } else if is_idle {
+        } else if is_idle && shared.yields.may_yield() {
+            let began = process_time();
             thread::yield_now();
+            shared.yields.yielded(process_time().since(began));
         }
         work
     }
@@ -394,6 +399,7 @@ impl Shared {
         self.empty_in_place.store(empty, Ordering::Relaxed);
         let is_idle = empty >= IDLE_POLLS;
         self.idle.store(is_idle, Ordering::Relaxed);
+        self.yields.polled(work > 0);
         self.count_poll_batch();
         is_idle
     }

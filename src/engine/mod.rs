@@ -44,6 +44,7 @@ mod stats_snapshot;
 mod tuning;
 mod tx_batch;
 mod waker;
+mod yield_backoff;
 
 pub use async_events::AsyncEvent;
 pub use control_error::ControlError;

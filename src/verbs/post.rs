@@ -313,7 +313,7 @@ impl Posting {
 
     /// Whether the peer takes a message of this operation with `len` bytes. In ERROR it does not matter.
     #[inline]
-    fn check_extensions(&self, op: SendOp, len: u32) -> Result<(), PostError> {
+    pub(super) fn check_extensions(&self, op: SendOp, len: u32) -> Result<(), PostError> {
         let needed = Extensions::of(op);
         if len > 0 && needed.is_empty() || self.state == QpState::Error {
             return Ok(());

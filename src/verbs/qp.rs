@@ -8,7 +8,7 @@ use crate::endpoint::{
 };
 use crate::path::{PathConfig, PlaneRole, RoleStatus};
 use crate::wire::{Msn, Psn, Qpn};
-use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr};
+use crate::work::{GatherWr, RecvWr, ScatterWr, SendOp, SendWr};
 
 use super::context::Placement;
 use super::cq::Cq;
@@ -505,6 +505,15 @@ impl Qp {
     #[inline]
     pub fn post_recvs(&mut self, wrs: &[RecvWr]) -> Result<(), BadWr> {
         self.posting.with_mut(|posting| posting.post_recvs(wrs))
+    }
+
+    /// Whether the peer takes a message of this operation with `len` bytes, as far as the two have agreed: for callers
+    /// that post several requests or none.
+    ///
+    /// # Errors
+    /// [`PostError::NotNegotiated`], [`PostError::Empty`], [`PostError::AtomicLength`].
+    pub fn check_send(&self, op: SendOp, len: u32) -> Result<(), PostError> {
+        self.posting.with(|posting| posting.check_extensions(op, len))
     }
 
     /// Send work requests posted and not completed, including unsignalled ones.

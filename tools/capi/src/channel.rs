@@ -10,8 +10,8 @@ use spindrift::verbs::CompChannel;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::context::ContextBox;
 use crate::cq::CqBox;
-use crate::error::{code, code_of, count, last_code, object};
-use crate::event::{About, EventQueue, returns_at_once, wait_for};
+use crate::error::{code, code_of, last_code, object};
+use crate::event::{About, EventQueue, Look, wait_until};
 use crate::nic::Nic;
 
 #[repr(C)]
@@ -96,31 +96,23 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 
 /// # Safety
 /// A channel of this library and places for a queue and its context.
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    count(|| {
+    wait_until(|| {
         // SAFETY: as the caller promises.
         let of = unsafe { ChannelBox::of(channel) };
-        let fd = of.epoll.as_raw_fd();
-        loop {
-            if let Some(found) = of.next() {
-                let found = found as *mut ibv_cq;
-                // SAFETY: a queue of this library that was not destroyed.
-                let context = unsafe { CqBox::of(found) }.cq_context();
-                // SAFETY: as the caller promises.
-                unsafe { cq.write(found) };
-                // SAFETY: as the caller promises.
-                unsafe { cq_context.write(context) };
-                return Ok(0);
-            }
-            if returns_at_once(fd) {
-                return Err(libc::EAGAIN);
-            }
-            wait_for(fd)?;
-        }
+        let Some(found) = of.next() else { return Ok(Look::Nothing(of.epoll.as_raw_fd())) };
+        let found = found as *mut ibv_cq;
+        // SAFETY: a queue of this library that was not destroyed.
+        let context = unsafe { CqBox::of(found) }.cq_context();
+        // SAFETY: as the caller promises.
+        unsafe { cq.write(found) };
+        // SAFETY: as the caller promises.
+        unsafe { cq_context.write(context) };
+        Ok(Look::Taken)
     })
 }
 

@@ -73,6 +73,7 @@ impl Inner {
 
     /// Keeps a request until the peer is known.
     pub(crate) fn hold(&mut self, request: Request) -> Result<(), c_int> {
+        request.check(&self.cap)?;
         if self.sends_outstanding() >= self.cap.max_send_wr {
             return Err(libc::ENOMEM);
         }
@@ -92,8 +93,9 @@ impl Inner {
     /// Posts what was held. In ERROR all of it is flushed.
     fn post_held(&mut self) -> Result<(), PostError> {
         let Some(qp) = &mut self.qp else { return Ok(()) };
-        while let Some(request) = self.held.pop_front() {
+        while let Some(request) = self.held.front() {
             request.post(qp)?;
+            self.held.pop_front();
         }
         Ok(())
     }

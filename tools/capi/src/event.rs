@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{EventElement, event_type, ibv_async_event, ibv_context};
 use crate::context::ContextBox;
-use crate::error::{count, last_code};
+use crate::error::{last_code, set_errno};
 
 /// Events that are kept; later ones are dropped.
 const MAX_EVENTS: usize = 4096;
@@ -31,6 +31,17 @@ pub(crate) struct EventQueue {
 pub(crate) fn counting_fd() -> Result<OwnedFd, c_int> {
     // SAFETY: a system call that takes no pointer.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+    if fd < 0 {
+        return Err(last_code());
+    }
+    // SAFETY: the descriptor was just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor that is readable from the first write until the next read, however often it was written to meanwhile.
+pub(crate) fn waking_fd() -> Result<OwnedFd, c_int> {
+    // SAFETY: a system call that takes no pointer.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
         return Err(last_code());
     }
@@ -70,6 +81,55 @@ pub(crate) fn wait_for(fd: RawFd) -> Result<(), c_int> {
         return Err(last_code());
     }
     Ok(())
+}
+
+/// The same, unless the program wants to be told at once that there is nothing.
+///
+/// # Errors
+/// As [`wait_for`]; `EAGAIN`.
+pub(crate) fn wait_unless_chosen(fd: RawFd) -> Result<(), c_int> {
+    if returns_at_once(fd) { Err(libc::EAGAIN) } else { wait_for(fd) }
+}
+
+/// What comes of looking for an event.
+pub(crate) enum Look {
+    Taken,
+    /// This descriptor is readable when there may be one.
+    Nothing(RawFd),
+}
+
+unsafe extern "C-unwind" {
+    /// A thread may be cancelled while it waits here. The C library then unwinds its stack, which no `catch_unwind` may hold up.
+    #[link_name = "poll"]
+    fn cancellable_poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+}
+
+/// A function of C that waits for an event: 0, or -1 with `errno`. Nothing in it has to be dropped while it waits, as the thread may be
+/// cancelled there.
+pub(crate) fn wait_until(look: impl Fn() -> Result<Look, c_int>) -> c_int {
+    loop {
+        let mut poll = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
+        let code = crate::error::code(|| {
+            if let Look::Nothing(fd) = look()? {
+                poll.fd = fd;
+                if returns_at_once(fd) {
+                    return Err(libc::EAGAIN);
+                }
+            }
+            Ok(())
+        });
+        if code != 0 {
+            set_errno(code);
+            return -1;
+        }
+        if poll.fd < 0 {
+            return 0;
+        }
+        // SAFETY: one element, which lives as long as the call.
+        if unsafe { cancellable_poll(&raw mut poll, 1, -1) } < 0 {
+            return -1;
+        }
+    }
 }
 
 impl EventQueue {
@@ -114,30 +174,21 @@ impl EventQueue {
 
 /// # Safety
 /// A context of this library and a place for an event.
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    count(|| {
+    wait_until(|| {
         // SAFETY: as the caller promises.
-        let context = unsafe { ContextBox::of(context) };
-        let events = &context.events;
-        let (about, event_type) = loop {
-            if let Some(event) = events.pop() {
-                break event;
-            }
-            if returns_at_once(events.fd()) {
-                return Err(libc::EAGAIN);
-            }
-            wait_for(events.fd())?;
-        };
+        let events = &unsafe { ContextBox::of(context) }.events;
+        let Some((about, event_type)) = events.pop() else { return Ok(Look::Nothing(events.fd())) };
         let element = match about {
             About::Object(object) => EventElement { object: object as *mut c_void },
             About::Port => EventElement { port_num: 1 },
         };
         // SAFETY: as the caller promises.
         unsafe { event.write(ibv_async_event { element, event_type }) };
-        Ok(0)
+        Ok(Look::Taken)
     })
 }
 

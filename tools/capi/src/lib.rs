@@ -24,6 +24,8 @@
 
 mod abi;
 mod ah;
+#[cfg(test)]
+mod calls_tests;
 mod channel;
 mod cm;
 mod connection;

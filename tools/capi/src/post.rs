@@ -7,8 +7,8 @@ use spindrift::verbs::{InlineWr, PostError, Qp};
 use spindrift::work::{GatherWr, MAX_SGE, RemoteAddr, ScatterWr, SendOp, SendWr, Sge};
 
 use crate::abi::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_sge,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_cap, ibv_qp_ex,
+    ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use crate::ah::AhBox;
 use crate::connection::{Inner, QpCore};
@@ -38,6 +38,24 @@ enum Local {
 }
 
 impl Request {
+    fn len(&self) -> u64 {
+        match &self.local {
+            Local::Elements(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
+            Local::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Refuses what a queue pair of these sizes refuses, whoever its peer is.
+    pub(crate) fn check(&self, cap: &ibv_qp_cap) -> Result<(), c_int> {
+        let fits = match &self.local {
+            Local::Elements(list) => list.len() <= cap.max_send_sge as usize,
+            Local::Inline(bytes) => bytes.len() <= cap.max_inline_data as usize && !self.op.is_fetch(),
+        };
+        let len = self.len();
+        let has_length = u32::try_from(len).is_ok() && (!self.op.is_atomic() || len == 8);
+        if fits && has_length { Ok(()) } else { Err(libc::EINVAL) }
+    }
+
     pub(crate) fn post(&self, qp: &mut Qp) -> Result<(), PostError> {
         let Self { wr_id, op, remote, signaled, fence, .. } = *self;
         match &self.local {
@@ -367,6 +385,12 @@ fn post_all(core: &QpCore, requests: &mut Vec<Request>) -> Result<(), c_int> {
     if requests.len() > room as usize {
         return Err(libc::ENOMEM);
     }
+    let Inner { cap, .. } = *inner;
+    requests.iter().try_for_each(|request| request.check(&cap))?;
+    if let Some(qp) = inner.ready() {
+        let known = |request: &Request| qp.check_send(request.op, request.len() as u32);
+        requests.iter().try_for_each(known).map_err(code_of_post)?;
+    }
     let posted = requests.drain(..).try_for_each(|request| post_request(&mut inner, request));
     core.watch(inner);
     posted
@@ -489,19 +513,21 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut bytes = Vec::new();
+    // SAFETY: as for every function between start and complete.
+    let (of, builder) = unsafe { builder(qp) };
+    let most = of.max_inline() as usize;
     for at in 0..count {
         // SAFETY: the caller passes so many buffers.
         let buffer = unsafe { &*list.add(at) };
+        if buffer.length > most - bytes.len() {
+            builder.error = builder.error.or(Some(libc::EINVAL));
+            return;
+        }
         if buffer.length > 0 {
             // SAFETY: the caller passes so many bytes, which are copied.
             let from = unsafe { core::slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length) };
             bytes.extend_from_slice(from);
         }
-    }
-    // SAFETY: as for every function between start and complete.
-    let (of, builder) = unsafe { builder(qp) };
-    if bytes.len() > of.max_inline() as usize {
-        builder.error = builder.error.or(Some(libc::EINVAL));
     }
     // SAFETY: the same.
     unsafe { set_local(qp, Local::Inline(bytes)) };

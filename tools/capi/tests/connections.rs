@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::UdpSocket;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Library, PATIENCE, Running, free_port};
@@ -187,4 +188,57 @@ fn a_killed_side_disconnects_the_other() {
         assert!(said.contains("DISCONNECT EVENT"), "{said}");
         let _ = other.0.wait().unwrap();
     }
+}
+
+/// A program that cancels threads which wait for events of each kind, as some do at their end.
+const CANCELS: &str = r"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <rdma/rdma_cma.h>
+
+static struct rdma_event_channel *channel;
+static struct ibv_comp_channel *completions;
+static struct ibv_context *context;
+
+static void *connections(void *arg) { struct rdma_cm_event *event; rdma_get_cm_event(channel, &event); return arg; }
+static void *queues(void *arg) { struct ibv_cq *cq; void *user; ibv_get_cq_event(completions, &cq, &user); return arg; }
+static void *events(void *arg) { struct ibv_async_event event; ibv_get_async_event(context, &event); return arg; }
+
+int main(void) {
+    void *(*waits[])(void *) = { connections, queues, events };
+    channel = rdma_create_event_channel();
+    context = rdma_get_devices(NULL)[0];
+    completions = ibv_create_comp_channel(context);
+    for (int at = 0; at < 3; at++) {
+        pthread_t thread;
+        void *result = NULL;
+        pthread_create(&thread, NULL, waits[at], NULL);
+        usleep(50000);
+        if (pthread_cancel(thread) || pthread_join(thread, &result) || result != PTHREAD_CANCELED)
+            return 1;
+    }
+    return ibv_destroy_comp_channel(completions);
+}
+";
+
+#[test]
+fn threads_that_wait_for_events_may_be_cancelled() {
+    let required = std::env::var_os("SPINDRIFT_REQUIRE_VERBS_H").is_some();
+    let folder = std::env::temp_dir().join(format!("spindrift-cancels-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, binary) = (folder.join("cancels.c"), folder.join("cancels"));
+    std::fs::write(&source, CANCELS).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-pthread", "-o"]).arg(&binary).arg(&source).args(["-libverbs", "-lrdmacm"]);
+    let compiled = compiler.output();
+    if compiled.as_ref().is_ok_and(|output| output.status.success()) {
+        let library = Library::new();
+        let (code, said) = Running::start(&mut library.command(&binary, ONE[0], "")).end();
+        assert_eq!(code, Some(0), "{said}");
+    } else {
+        assert!(!required, "{compiled:?}; ./tools/setup.sh --tests installs what is missing");
+        eprintln!("SKIPPED: there is no C compiler, or no package librdmacm-dev");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -45,7 +45,6 @@ pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 /// Flags of addresses.
 pub(crate) const RAI_PASSIVE: c_int = 1;
 pub(crate) const RAI_NUMERICHOST: c_int = 2;
-pub(crate) const RAI_FAMILY: c_int = 8;
 
 pub(crate) const RDMA_OPTION_ID: c_int = 0;
 pub(crate) const RDMA_OPTION_ID_TOS: c_int = 0;

@@ -9,17 +9,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::abi::{EventParam, event, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use super::conversation::News;
-use super::id::{IdBox, IdCore};
+use super::id::{IdBox, IdCore, drop_events};
 use super::message::{Request, Side};
 use super::{connect, service};
 use crate::error::{count, object};
-use crate::event::{counting_fd, lower, raise, returns_at_once, wait_for};
+use crate::event::{Look, counting_fd, lower, raise, wait_unless_chosen, wait_until};
+use spindrift_pmd::fork::Home;
 
 /// Events of one object, which a channel keeps until somebody reads them.
 #[derive(Debug)]
 pub(crate) struct Channel {
     queue: Mutex<VecDeque<(Arc<IdCore>, What)>>,
+    /// Held from the taking of an event until the object that it brings exists: what follows may be about that.
+    turn: Mutex<()>,
+    /// Readable while the queue is not empty. Changed with the queue, so that both always agree.
     fd: OwnedFd,
+    home: Home,
 }
 
 /// What an event tells.
@@ -55,7 +60,8 @@ pub(crate) struct EventBox {
 
 impl Channel {
     pub(crate) fn new() -> Result<Arc<Self>, c_int> {
-        Ok(Arc::new(Self { queue: Mutex::default(), fd: counting_fd()? }))
+        let fd = counting_fd()?;
+        Ok(Arc::new(Self { queue: Mutex::default(), turn: Mutex::default(), fd, home: Home::here() }))
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut VecDeque<(Arc<IdCore>, What)>) -> R) -> R {
@@ -67,14 +73,18 @@ impl Channel {
     }
 
     pub(crate) fn push(&self, about: Arc<IdCore>, what: What) {
-        self.with(|queue| queue.push_back((about, what)));
-        raise(&self.fd);
+        self.with(|queue| {
+            queue.push_back((about, what));
+            raise(&self.fd);
+        });
     }
 
     fn pop(&self) -> Option<(Arc<IdCore>, What)> {
-        let event = self.with(VecDeque::pop_front)?;
-        lower(&self.fd);
-        Some(event)
+        self.with(|queue| {
+            let event = queue.pop_front()?;
+            lower(&self.fd);
+            Some(event)
+        })
     }
 
     /// Events of this object that nobody has read.
@@ -84,34 +94,41 @@ impl Channel {
 
     /// Takes the events of this object out.
     pub(crate) fn take(&self, about: &Arc<IdCore>) -> Vec<What> {
-        let taken: Vec<What> = self.with(|queue| {
-            let (taken, left) =
-                core::mem::take(queue).into_iter().partition(|(of, _)| Arc::ptr_eq(of, about));
-            let taken: VecDeque<(Arc<IdCore>, What)> = taken;
+        self.with(|queue| {
+            let all = core::mem::take(queue).into_iter();
+            let (taken, left): (VecDeque<_>, VecDeque<_>) = all.partition(|(of, _)| Arc::ptr_eq(of, about));
             *queue = left;
+            for _ in &taken {
+                lower(&self.fd);
+            }
             taken.into_iter().map(|(_, what)| what).collect()
-        });
-        for _ in &taken {
-            lower(&self.fd);
-        }
-        taken
+        })
     }
 
-    /// The next event, for the program. Waits for it, unless the program has chosen otherwise.
+    /// The next event, for the program, if there is one.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`.
+    /// `EIO` in the child of a fork.
+    pub(crate) fn try_next(&self) -> Result<Option<Box<EventBox>>, c_int> {
+        if self.home.is_elsewhere() {
+            return Err(libc::EIO);
+        }
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = core::iter::from_fn(|| self.pop()).find_map(|(about, what)| EventBox::of(about, what));
+        drop(turn);
+        Ok(found)
+    }
+
+    /// The same. Waits for it, unless the program has chosen otherwise.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`, `EIO`.
     pub(crate) fn next(&self) -> Result<Box<EventBox>, c_int> {
         loop {
-            while let Some((about, what)) = self.pop() {
-                if let Some(event) = EventBox::of(about, what) {
-                    return Ok(event);
-                }
+            if let Some(event) = self.try_next()? {
+                return Ok(event);
             }
-            if returns_at_once(self.fd()) {
-                return Err(libc::EAGAIN);
-            }
-            wait_for(self.fd())?;
+            wait_unless_chosen(self.fd())?;
         }
     }
 }
@@ -155,9 +172,7 @@ impl EventBox {
     /// What the program is told, after the library has done its part. `None`: nothing.
     fn of(about: Arc<IdCore>, what: What) -> Option<Box<Self>> {
         let Some(id) = about.hold_object() else {
-            if let What::Request { core, .. } = what {
-                core.close();
-            }
+            drop_events(vec![what]);
             return None;
         };
         // SAFETY: an object that is held is not destroyed.
@@ -227,22 +242,25 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 /// A channel of this library without objects, which is not used afterwards.
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller promises; it came from a box.
-    drop(unsafe { Box::from_raw(ChannelBox::around(channel)) });
+    let ended = unsafe { Box::from_raw(ChannelBox::around(channel)) };
+    // Objects and events know each other.
+    let left = ended.channel.with(core::mem::take);
+    drop_events(left.into_iter().map(|(_, what)| what).collect());
 }
 
 /// # Safety
 /// A channel of this library and a place for an event.
-pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_event,
 ) -> c_int {
-    count(|| {
+    wait_until(|| {
         // SAFETY: as the caller promises.
-        let channel = Arc::clone(&unsafe { ChannelBox::of(channel) }.channel);
-        let event = channel.next()?;
+        let of = unsafe { ChannelBox::of(channel) };
+        let Some(event) = of.channel.try_next()? else { return Ok(Look::Nothing(of.channel.fd())) };
         // SAFETY: as the caller promises.
         unsafe { to.write(event.into_c()) };
-        Ok(0)
+        Ok(Look::Taken)
     })
 }
 

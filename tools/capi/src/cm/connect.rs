@@ -12,7 +12,6 @@ use super::channel::as_param;
 use super::id::{Agreed, IdBox, IdCore, IdState, Step};
 use super::message::{Message, Request, Side};
 use super::queue;
-use crate::abi::IBV_QPT_UD;
 use crate::error::count;
 
 /// READs and atomic operations in flight, at most.
@@ -112,12 +111,16 @@ pub(super) fn incoming(
     peer: SocketAddr,
 ) -> Option<*mut rdma_cm_id> {
     let base = listener.base();
+    // The listener may have moved since.
+    core.move_to(&listener.core.channel());
     let made = IdBox::make(base.channel, base.context, base.ps, Some(Arc::clone(core)));
     let made = made.ok().inspect(|made| {
         made.base().qp_type = base.qp_type;
         made.set_peer(peer);
     });
-    let made = made.filter(|made| {
+    let side = &request.side;
+    let is_host = !side.address.is_unspecified() && !side.address.is_multicast();
+    let made = made.filter(|_| is_host && side.number < 1 << 24).filter(|made| {
         let Ok(mut state) = made.state() else { return false };
         state.step = Step::Called;
         state.agreed = Agreed {
@@ -133,7 +136,7 @@ pub(super) fn incoming(
         true
     });
     let Some(made) = made else {
-        core.close();
+        core.abandon();
         return None;
     };
     Some(made.into_c())
@@ -141,8 +144,8 @@ pub(super) fn incoming(
 
 /// The other side has accepted: connects the queue pair, if the object has one. The event that the program reads.
 pub(super) fn accepted(of: &IdBox, side: &Side, qkey: u32) -> (c_int, c_int, EventParam) {
-    let failed = |code: c_int| (event::CONNECT_ERROR, -code, EventParam::none());
-    let Ok(mut state) = of.state() else { return failed(libc::EIO) };
+    let failed_with = |code: c_int| (event::CONNECT_ERROR, -code, EventParam::none());
+    let Ok(mut state) = of.state() else { return failed_with(libc::EIO) };
     state.agreed.remote = Some(side.clone());
     state.agreed.responder_resources = state.agreed.responder_resources.min(side.initiator_depth);
     state.agreed.initiator_depth = state.agreed.initiator_depth.min(side.responder_resources);
@@ -167,8 +170,9 @@ pub(super) fn accepted(of: &IdBox, side: &Side, qkey: u32) -> (c_int, c_int, Eve
         // The other side may have ended since: the next event tells of that.
         Ok(()) | Err(libc::ENOTCONN) => (event::ESTABLISHED, 0, EventParam::connected(conn)),
         Err(code) => {
-            let _ = say(of, &Message::Disconnect);
-            failed(code)
+            // The other side sees the end, and the program is told of this alone.
+            of.core.close();
+            failed_with(code)
         }
     }
 }
@@ -217,7 +221,9 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         }
         of.state()?.step = Step::Accepted;
         // Nothing follows for datagrams.
-        if of.base().qp_type != IBV_QPT_UD {
+        if of.is_of_datagrams() {
+            of.drop_event();
+        } else {
             of.complete()?;
         }
         Ok(0)
@@ -225,14 +231,12 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
 }
 
 /// # Safety
-/// An object that an event of a request brought, and as many bytes as given.
+/// An object of this library, and as many bytes as given.
 pub(crate) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     count(|| {
         // SAFETY: as the caller promises.
         let (of, private) = unsafe { (IdBox::of(id), private(data, len)) };
-        if of.state()?.step != Step::Called {
-            return Err(libc::EINVAL);
-        }
+        drop(of.state()?);
         say(of, &Message::Reject { private })?;
         Ok(0)
     })
@@ -304,7 +308,14 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         }
         // SAFETY: an object that the event has brought.
         let made = unsafe { IdBox::of(id) };
-        made.take_over(event)?;
+        if let Err(code) = made.take_over(event) {
+            // SAFETY: the program has neither.
+            unsafe {
+                super::channel::EventBox::acknowledge(event);
+                super::id::rdma_destroy_id(id);
+            }
+            return Err(code);
+        }
         let template = of.state()?.template;
         if let Some((pd, attr)) = template {
             let mut attr = attr;

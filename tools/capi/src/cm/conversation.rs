@@ -74,12 +74,12 @@ impl Conversation {
 
     /// Whether the other side has to say something soon.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.phase, Phase::Called | Phase::Asking | Phase::Closing)
+        matches!(self.phase, Phase::Called | Phase::Closing)
     }
 
-    /// Whether the program of the other side has to decide.
+    /// Whether the program of the other side has to do something, for which it may take its time.
     pub(crate) fn is_deciding_elsewhere(&self) -> bool {
-        self.phase == Phase::Asking
+        matches!(self.phase, Phase::Asking | Phase::Accepting)
     }
 
     /// Whether the one who called has not said what for.
@@ -98,7 +98,7 @@ impl Conversation {
                 let next = if self.datagrams { Phase::Ended } else { Phase::Accepted };
                 (next, (Some(News::Accepted { side: Box::new(side), qkey }), None))
             }
-            (Phase::Asking, Message::Reject { private }) => {
+            (Phase::Asking | Phase::Accepting, Message::Reject { private }) => {
                 (Phase::Ended, (Some(News::Rejected { status: REFUSED, private }), None))
             }
             (Phase::Deciding, Message::Disconnect) => {
@@ -125,10 +125,11 @@ impl Conversation {
     pub(crate) fn say(&mut self, message: &Message) -> Result<(), c_int> {
         self.phase = match (self.phase, message) {
             (Phase::Deciding, Message::Accept { .. }) if !self.datagrams => Phase::Accepting,
+            // Whoever is accepted may refuse what the other side answers.
             (Phase::Deciding, Message::Accept { .. } | Message::Reject { .. })
+            | (Phase::Accepted, Message::Reject { .. })
             | (Phase::Asking, Message::Disconnect) => Phase::Ended,
             (Phase::Accepted, Message::Ready) => Phase::Open,
-            // What this side was told does not suit it.
             (Phase::Accepted | Phase::Accepting | Phase::Open, Message::Disconnect) => Phase::Closing,
             (Phase::Ended | Phase::Closing, _) => return Err(libc::ENOTCONN),
             _ => return Err(libc::EINVAL),
@@ -259,12 +260,12 @@ mod tests {
         assert_eq!(heard(0, 1), [yes, no, no, no, no, no]);
         assert_eq!(heard(1, 1), [no, no, no, no, yes, no]);
         assert_eq!(heard(2, 0), [no, no, no, no, yes, no]);
-        assert_eq!(heard(2, 1), [no, no, no, yes, yes, no]);
+        assert_eq!(heard(2, 1), [no, no, yes, yes, yes, no]);
         assert_eq!(heard(3, 0), [no, no, no, no, yes, no]);
         assert_eq!(said(0, 0), [no, no, no, no, yes, no]);
         assert_eq!(said(0, 1), [no; 6]);
         assert_eq!(said(1, 1), [no, yes, yes, no, no, no]);
-        assert_eq!(said(2, 0), [no, no, no, yes, yes, no]);
+        assert_eq!(said(2, 0), [no, no, yes, yes, yes, no]);
         assert_eq!(said(2, 1), [no, no, no, no, yes, no]);
         assert_eq!(said(3, 0), [no, no, no, no, yes, no]);
     }

@@ -44,6 +44,8 @@ struct Life {
     at: usize,
     /// Events that the program has and has not acknowledged.
     held: u32,
+    /// Nothing is told any more.
+    ended: bool,
 }
 
 /// How far an object has got.
@@ -125,13 +127,39 @@ impl IdCore {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn channel(&self) -> Arc<Channel> {
+    pub(super) fn channel(&self) -> Arc<Channel> {
         Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn tell(self: &Arc<Self>, what: What) {
+        let life = self.life();
+        if life.ended {
+            drop(life);
+            return drop_events(vec![what]);
+        }
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         channel.push(Arc::clone(self), what);
+    }
+
+    /// Moves it to another channel, with the events that nobody has read.
+    pub(super) fn move_to(self: &Arc<Self>, to: &Arc<Channel>) {
+        let mut now = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&now, to) {
+            return;
+        }
+        let before = core::mem::replace(&mut *now, Arc::clone(to));
+        for what in before.take(self) {
+            to.push(Arc::clone(self), what);
+        }
+    }
+
+    /// Waits until the program has acknowledged all events about it.
+    fn wait_for_acknowledgements(&self) -> MutexGuard<'_, Life> {
+        let mut life = self.life();
+        while life.held > 0 {
+            life = self.idle.wait(life).unwrap_or_else(PoisonError::into_inner);
+        }
+        life
     }
 
     /// Its object, which lives until [`IdCore::event_acknowledged`].
@@ -162,6 +190,12 @@ impl IdCore {
         self.lines().first().copied().ok_or(libc::EINVAL)
     }
 
+    /// Ends what will have no object.
+    pub(crate) fn abandon(&self) {
+        self.life().ended = true;
+        self.close();
+    }
+
     pub(crate) fn close(&self) {
         let lines = core::mem::take(&mut *self.lines());
         for key in lines {
@@ -171,7 +205,7 @@ impl IdCore {
 
     /// Whether this request may wait for a decision.
     pub(crate) fn takes(self: &Arc<Self>, request: &Request) -> bool {
-        if request.datagrams != self.of_datagrams.load(Ordering::Relaxed) {
+        if request.datagrams != self.of_datagrams.load(Ordering::Relaxed) || self.life().ended {
             return false;
         }
         let most = match self.backlog.load(Ordering::Relaxed) {
@@ -188,10 +222,10 @@ impl IdCore {
 }
 
 /// Ends what nobody will read of.
-fn drop_events(events: Vec<What>) {
+pub(super) fn drop_events(events: Vec<What>) {
     for event in events {
         if let What::Request { core, .. } = event {
-            core.close();
+            core.abandon();
         }
     }
 }
@@ -406,15 +440,10 @@ impl IdBox {
             None => channel,
         };
         self.drop_event();
+        drop(self.core.wait_for_acknowledgements());
         let mut state = self.state()?;
         // SAFETY: the caller passes a channel of this library, or it was just made.
-        let to = Arc::clone(&unsafe { ChannelBox::of(as_c) }.channel);
-        let mut now = self.core.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = core::mem::replace(&mut *now, Arc::clone(&to));
-        for what in before.take(&self.core) {
-            to.push(Arc::clone(&self.core), what);
-        }
-        drop(now);
+        self.core.move_to(&unsafe { ChannelBox::of(as_c) }.channel);
         self.base().channel = as_c;
         let old = core::mem::replace(&mut state.own_channel, own);
         drop(state);
@@ -455,11 +484,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         let core = &of.core;
         core.close();
         drop_events(core.channel().take(core));
-        let mut life = core.life();
-        while life.held > 0 {
-            life = core.idle.wait(life).unwrap_or_else(PoisonError::into_inner);
-        }
-        life.at = 0;
+        let mut life = core.wait_for_acknowledgements();
+        (life.at, life.ended) = (0, true);
         drop(life);
         // What came meanwhile.
         drop_events(core.channel().take(core));

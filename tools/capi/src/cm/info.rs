@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 
 use super::abi::QpInit;
 use super::abi::{
-    RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
-    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, event, port_space, rdma_addrinfo,
-    rdma_cm_id,
+    RAI_NUMERICHOST, RAI_PASSIVE, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
+    RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, event, port_space, rdma_addrinfo, rdma_cm_id,
 };
 use super::id::{IdBox, rdma_destroy_id};
 use super::queue::{self, rdma_destroy_qp, rdma_destroy_srq};
@@ -61,9 +60,7 @@ unsafe fn look_up(
     if !node.is_null() || !service.is_null() {
         let mut wanted: libc::addrinfo = none();
         wanted.ai_socktype = if of_datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
-        if flags & RAI_FAMILY != 0 {
-            wanted.ai_family = hints.map_or(0, |hints| hints.ai_family);
-        }
+        wanted.ai_family = hints.map_or(0, |hints| hints.ai_family);
         let pick = |bit: c_int, flag: c_int| if flags & bit != 0 { flag } else { 0 };
         wanted.ai_flags = pick(RAI_PASSIVE, libc::AI_PASSIVE) | pick(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
         let mut list: *mut libc::addrinfo = null_mut();

@@ -202,7 +202,7 @@ fn adopt(of: &IdBox, pd: *mut ibv_pd, qp: *mut ibv_qp) -> Result<(), c_int> {
 
 pub(super) fn create(of: &IdBox, pd: *mut ibv_pd, attr: &mut QpInit) -> Result<(), c_int> {
     let base = of.base();
-    if base.verbs.is_null() || !base.qp.is_null() || attr.qp_type != base.qp_type {
+    if base.verbs.is_null() || !base.qp.is_null() {
         return Err(libc::EINVAL);
     }
     let pd = if pd.is_null() { base.pd } else { pd };
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         let (of, attr) = unsafe { (IdBox::of(id), &mut *attr) };
         drop(of.state()?);
         let base = of.base();
-        if base.verbs.is_null() || !base.qp.is_null() || attr.qp_type != base.qp_type {
+        if base.verbs.is_null() || !base.qp.is_null() {
             return Err(libc::EINVAL);
         }
         if attr.comp_mask & qp_init_attr_mask::PD == 0 {

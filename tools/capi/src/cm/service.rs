@@ -17,7 +17,7 @@ use super::conversation::{Conversation, NO_LISTENER, News};
 use super::id::IdCore;
 use super::message::{Lookup, MAX_BODY, Message};
 use crate::error::last_code;
-use crate::event::{counting_fd, lower, raise};
+use crate::event::{lower, raise, waking_fd};
 use crate::nic::{mix, random, without_signals};
 
 /// The first wait for the answer of a port; later ones are twice as long, up to the longest.
@@ -31,10 +31,12 @@ const CLOSED_PATIENCE: Duration = Duration::from_millis(250);
 const DECISION_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the one who called may take to say what for; and the one who is told that all is over, to say that it knows.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections whose other side has not said what for, at most.
-const MAX_NAMELESS: usize = 1024;
-/// Datagrams and connections that are taken from a listener before others are looked at.
-const BATCH: usize = 64;
+/// Connections whose other side has not said what for, at most. The oldest ones make room for new ones: descriptors are few.
+const MAX_NAMELESS: usize = 128;
+/// Datagrams and connections that are taken from a listener before others are looked at, and pieces from a connection.
+const BATCH: usize = 16;
+/// How long a listener rests when the process has no descriptor left.
+const REST: Duration = Duration::from_millis(100);
 
 /// See the [module documentation](self).
 pub(crate) struct Service {
@@ -61,6 +63,8 @@ struct Listen {
     tcp: TcpListener,
     tcp_port: u16,
     port: u16,
+    /// Connections are left waiting until then.
+    rests_until: Option<Instant>,
     to: Arc<IdCore>,
 }
 
@@ -105,7 +109,7 @@ impl Service {
     pub(crate) fn start() -> Result<Arc<Self>, c_int> {
         let nonces = random().map_err(|error| error.code())?;
         let lines = Mutex::new(Lines { all: BTreeMap::new(), next: 1, nonces });
-        let service = Arc::new(Self { home: Home::here(), wake: counting_fd()?, lines });
+        let service = Arc::new(Self { home: Home::here(), wake: waking_fd()?, lines });
         let of_thread = Arc::clone(&service);
         let thread = std::thread::Builder::new().name("spindrift-cm".to_owned());
         without_signals(|| thread.spawn(move || of_thread.run()))
@@ -135,10 +139,10 @@ impl Service {
     /// Answers for a port, whose socket is bound.
     pub(crate) fn listen(&self, udp: Arc<UdpSocket>, to: Arc<IdCore>) -> io::Result<u64> {
         let at = udp.local_addr()?;
-        let tcp = TcpListener::bind(SocketAddr::new(at.ip(), 0))?;
+        let tcp = TcpListener::bind(with_port(at, 0))?;
         tcp.set_nonblocking(true)?;
         let tcp_port = tcp.local_addr()?.port();
-        Ok(self.add(Line::Listen(Listen { udp, tcp, tcp_port, port: at.port(), to })))
+        Ok(self.add(Line::Listen(Listen { udp, tcp, tcp_port, port: at.port(), rests_until: None, to })))
     }
 
     /// Asks the port that the socket is connected to.
@@ -173,7 +177,9 @@ impl Service {
             None => return Err(libc::ENOTCONN),
         };
         talk.say(message)?;
+        let ended = if talk.is_over() { lines.all.remove(&key) } else { None };
         drop(lines);
+        drop(ended);
         raise(&self.wake);
         Ok(())
     }
@@ -187,77 +193,83 @@ impl Service {
     }
 
     fn run(&self) {
-        let (mut polls, mut keys) = (Vec::new(), Vec::new());
+        let (mut polls, mut watched) = (Vec::new(), Vec::new());
         loop {
-            let timeout = self.prepare(&mut polls, &mut keys);
+            let timeout = self.prepare(&mut polls, &mut watched);
             // SAFETY: as many elements as are passed, of this function.
             let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
             if ready < 0 && last_code() != libc::EINTR {
-                std::thread::sleep(PATIENCE / 100);
+                std::thread::sleep(REST);
             }
             if polls[0].revents != 0 {
                 lower(&self.wake);
             }
             let now = Instant::now();
-            for (poll, key) in polls.iter().zip(&keys) {
-                self.serve(*key, poll.revents, now);
+            for (poll, (key, due)) in polls.iter().zip(&watched) {
+                if poll.revents != 0 || due.is_some_and(|due| due <= now) {
+                    self.serve(*key, poll.revents, now);
+                }
             }
         }
     }
 
-    /// What is waited for, and how long, ms.
-    fn prepare(&self, polls: &mut Vec<libc::pollfd>, keys: &mut Vec<u64>) -> c_int {
+    /// What is waited for: the line of each descriptor, and when it is due without it. Returns how long at most, ms.
+    fn prepare(&self, polls: &mut Vec<libc::pollfd>, watched: &mut Vec<(u64, Option<Instant>)>) -> c_int {
         polls.clear();
-        keys.clear();
-        let mut watch = |key: u64, fd: RawFd, events: libc::c_short| {
+        watched.clear();
+        let mut watch = |key: u64, fd: RawFd, events: libc::c_short, due: Option<Instant>| {
             polls.push(libc::pollfd { fd, events, revents: 0 });
-            keys.push(key);
+            watched.push((key, due));
         };
-        watch(0, self.wake.as_raw_fd(), libc::POLLIN);
-        let mut due: Option<Instant> = None;
+        watch(0, self.wake.as_raw_fd(), libc::POLLIN, None);
         let lines = self.lines();
         for (&key, line) in &lines.all {
-            let until = match line {
+            match line {
                 Line::Listen(listen) => {
-                    watch(key, listen.udp.as_raw_fd(), libc::POLLIN);
-                    watch(key, listen.tcp.as_raw_fd(), libc::POLLIN);
-                    None
+                    watch(key, listen.udp.as_raw_fd(), libc::POLLIN, listen.rests_until);
+                    if listen.rests_until.is_none() {
+                        watch(key, listen.tcp.as_raw_fd(), libc::POLLIN, None);
+                    }
                 }
                 Line::Ask(ask) => {
-                    watch(key, ask.udp.as_raw_fd(), libc::POLLIN);
-                    Some(ask.again.min(ask.until))
+                    watch(key, ask.udp.as_raw_fd(), libc::POLLIN, Some(ask.again.min(ask.until)));
                 }
                 Line::Talk(talk) => {
                     let out = if talk.dials || !talk.leaving.is_empty() { libc::POLLOUT } else { 0 };
-                    watch(key, talk.stream.as_raw_fd(), libc::POLLIN | out);
-                    talk.until
+                    // Nobody listens to what comes after the end.
+                    let heard = if talk.state.has_ended() { 0 } else { libc::POLLIN };
+                    watch(key, talk.stream.as_raw_fd(), heard | out, talk.until);
                 }
-            };
-            due = due.into_iter().chain(until).min();
+            }
         }
         drop(lines);
+        let due = watched.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(1 << 20) as c_int)
     }
 
     fn serve(&self, key: u64, ready: libc::c_short, now: Instant) {
         let mut lines = self.lines();
-        let nameless = |lines: &Lines| {
-            let nameless = |line: &&Line| matches!(line, Line::Talk(talk) if talk.state.is_nameless());
-            lines.all.values().filter(nameless).count()
-        };
         let effects = match lines.all.get_mut(&key) {
-            Some(Line::Listen(listen)) if ready != 0 => listen.serve(now),
+            Some(Line::Listen(listen)) => listen.serve(now),
             Some(Line::Ask(ask)) => ask.serve(now),
             Some(Line::Talk(talk)) => talk.serve(key, ready, now),
             _ => return,
         };
+        let mut dropped = Vec::new();
         for talk in effects.called {
-            if nameless(&lines) < MAX_NAMELESS {
-                let key = lines.next;
-                lines.next += 1;
-                lines.all.insert(key, Line::Talk(talk));
+            let nameless = |(key, line): (&u64, &Line)| {
+                matches!(line, Line::Talk(talk) if talk.state.is_nameless()).then_some(*key)
+            };
+            let mut others = lines.all.iter().filter_map(nameless);
+            if let Some(oldest) = others.next()
+                && others.count() + 1 >= MAX_NAMELESS
+            {
+                dropped.extend(lines.all.remove(&oldest));
             }
+            let key = lines.next;
+            lines.next += 1;
+            lines.all.insert(key, Line::Talk(talk));
         }
         let ended = match effects.becomes {
             Some(line) => lines.all.insert(key, line),
@@ -265,7 +277,7 @@ impl Service {
             None => None,
         };
         drop(lines);
-        drop(ended);
+        drop((ended, dropped));
         for (about, what) in effects.told {
             about.tell(what);
         }
@@ -284,8 +296,24 @@ impl Listen {
                 let _ = self.udp.send_to(&answer.encode(), from);
             }
         }
+        if self.rests_until.is_some_and(|until| now < until) {
+            return effects;
+        }
+        self.rests_until = None;
         for _ in 0..BATCH {
-            let Ok((stream, _)) = self.tcp.accept() else { break };
+            let stream = match self.tcp.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    let is_short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+                    if error.raw_os_error().is_some_and(|code| is_short.contains(&code)) {
+                        self.rests_until = Some(now + REST);
+                        break;
+                    }
+                    // The one who called has gone.
+                    continue;
+                }
+            };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -299,7 +327,7 @@ impl Listen {
 impl Ask {
     fn serve(&mut self, now: Instant) -> Effects {
         let mut buffer = [0; 64];
-        loop {
+        for _ in 0..BATCH {
             match self.udp.recv(&mut buffer) {
                 Ok(len) => {
                     let answer = Lookup::decode(&buffer[..len]).filter(|answer| answer.nonce == self.nonce);
@@ -344,10 +372,8 @@ impl Ask {
             let (local, peer) = (self.udp.local_addr()?, self.udp.peer_addr()?);
             let socket = Socket::new(Domain::for_address(peer), Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
-            socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
-            let mut to = peer;
-            to.set_port(port);
-            match socket.connect(&to.into()) {
+            socket.bind(&with_port(local, 0).into())?;
+            match socket.connect(&with_port(peer, port).into()) {
                 Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
                 _ => Ok(socket.into()),
             }
@@ -363,6 +389,12 @@ impl Ask {
         talk.leaving = self.request.encode();
         Effects { becomes: Some(Line::Talk(talk)), ..Effects::default() }
     }
+}
+
+/// The address with another port.
+const fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 /// What a program is told of an error before it is connected.
@@ -384,11 +416,27 @@ impl Talk {
 
     fn say(&mut self, message: &Message) -> Result<(), c_int> {
         self.state.say(message)?;
-        self.until = self.state.waits().then(|| Instant::now() + PATIENCE);
+        self.until = self.patience().map(|patience| Instant::now() + patience);
         self.leaving.extend(message.encode());
         // What fails now is noticed by the thread.
         let _ = self.write();
         Ok(())
+    }
+
+    /// How long the other side may be silent now.
+    fn patience(&self) -> Option<Duration> {
+        if self.state.is_deciding_elsewhere() {
+            Some(DECISION_PATIENCE)
+        } else if self.state.waits() || self.state.has_ended() {
+            Some(PATIENCE)
+        } else {
+            None
+        }
+    }
+
+    /// Whether all has been said and sent.
+    fn is_over(&self) -> bool {
+        self.state.has_ended() && self.leaving.is_empty()
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -415,7 +463,7 @@ impl Talk {
             }
         }
         let mut open = self.write().is_ok();
-        if ready & !libc::POLLOUT != 0 {
+        if ready & !libc::POLLOUT != 0 && !self.state.has_ended() {
             open &= self.read(key, &mut effects);
         }
         if self.until.is_some_and(|until| now >= until) {
@@ -431,14 +479,14 @@ impl Talk {
         if !open {
             effects.told.extend(self.state.over().map(|news| (Arc::clone(&self.to), What::News(news))));
         }
-        effects.over |= !open || (self.state.has_ended() && self.leaving.is_empty());
+        effects.over |= !open || self.is_over();
         effects
     }
 
-    /// Takes what has arrived. Returns whether the other side may still say something.
+    /// Takes what has arrived, not all at once. Returns whether the other side may still say something.
     fn read(&mut self, key: u64, effects: &mut Effects) -> bool {
         let mut buffer = [0; MAX_BODY];
-        loop {
+        for _ in 0..BATCH {
             let open = match self.stream.read(&mut buffer) {
                 Ok(0) => false,
                 Ok(len) => {
@@ -449,7 +497,7 @@ impl Talk {
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
                 Err(_) => false,
             };
-            loop {
+            while !self.state.has_ended() {
                 let message = match Message::take(&mut self.arrived) {
                     Ok(Some(message)) => message,
                     Ok(None) => break,
@@ -459,15 +507,18 @@ impl Talk {
                 self.leaving.extend(answer.iter().flat_map(Message::encode));
                 let _ = self.write();
                 if let Some(news) = news {
-                    // Whoever has to decide may take any time.
-                    self.until = None;
+                    self.until = self.patience().map(|patience| Instant::now() + patience);
                     self.tell(key, news, effects);
                 }
             }
             if !open {
                 return false;
             }
+            if self.state.has_ended() {
+                return true;
+            }
         }
+        true
     }
 
     fn tell(&mut self, key: u64, news: News, effects: &mut Effects) {
@@ -475,17 +526,21 @@ impl Talk {
             effects.told.push((Arc::clone(&self.to), What::News(news)));
             return;
         };
-        // What follows is about a new object.
         let ends = (self.stream.local_addr(), self.stream.peer_addr());
-        let (Ok(mut local), Ok(mut peer)) = ends else { return };
+        let (Ok(local), Ok(peer)) = ends else { return self.refuse(effects) };
         if !self.to.takes(&request) {
-            effects.over = true;
-            return;
+            return self.refuse(effects);
         }
-        local.set_port(self.port);
-        peer.set_port(request.port);
+        let (local, peer) = (with_port(local, self.port), with_port(peer, request.port));
+        // What follows is about a new object.
         let core = self.to.incoming(key);
         let listener = core::mem::replace(&mut self.to, Arc::clone(&core));
         effects.told.push((listener, What::Request { core, request, local, peer }));
+    }
+
+    /// Ends it without a word to the program.
+    fn refuse(&mut self, effects: &mut Effects) {
+        let _ = self.state.over();
+        effects.over = true;
     }
 }

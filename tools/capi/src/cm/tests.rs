@@ -18,7 +18,7 @@ use super::channel::{
 use super::connect::*;
 use super::id::*;
 use super::info::*;
-use super::message::{Lookup, Message};
+use super::message::{Lookup, Message, Request};
 use super::queue::*;
 use crate::abi::*;
 use crate::cq;
@@ -663,8 +663,6 @@ fn calls_out_of_turn_are_refused() {
         assert_eq!((rdma_bind_addr(other, (&raw mut at).cast()), last_code()), (-1, libc::EADDRINUSE));
         at = address::write("192.0.2.77:5".parse().unwrap()).0;
         assert_eq!((rdma_bind_addr(other, (&raw mut at).cast()), last_code()), (-1, libc::ENODEV));
-        attr.qp_type = IBV_QPT_UD;
-        assert_eq!((rdma_create_qp(id, null_mut(), &raw mut attr), last_code()), (-1, libc::EINVAL));
     }
     destroy(id);
     destroy(other);
@@ -715,4 +713,115 @@ fn options_names_and_devices() {
         assert_eq!((absent(), last_code()), (-1, libc::EOPNOTSUPP));
     }
     destroy(id);
+}
+
+/// A descriptor agrees with its queue, whoever writes and reads at the same time.
+#[test]
+fn a_channel_is_readable_while_it_has_events() {
+    let channel = Channel::new();
+    let id = create(&channel, port_space::TCP);
+    // SAFETY: a descriptor of the test.
+    unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    let of_thread = id.addr();
+    let thread = std::thread::spawn(move || {
+        for n in 0..20_000 {
+            // SAFETY: an object of the test.
+            assert_eq!(unsafe { rdma_write_cm_event(of_thread as *mut rdma_cm_id, event::USER, n, 0) }, 0);
+        }
+    });
+    let mut next = 0;
+    while next < 20_000 {
+        let mut event = null_mut();
+        // SAFETY: objects of the test.
+        unsafe {
+            if rdma_get_cm_event(channel.0, &raw mut event) == 0 {
+                assert_eq!((*event).status, next);
+                assert_eq!(rdma_ack_cm_event(event), 0);
+                next += 1;
+            }
+        }
+    }
+    thread.join().unwrap();
+    assert!(!channel.has_event(0));
+    destroy(id);
+}
+
+/// What a listener refuses without a question leads to no event, whatever the other side says then.
+#[test]
+fn refused_strangers_are_not_heard() {
+    let [of_caller, of_called] = [Channel::new(), Channel::new()];
+    let (listener, port) = listener(&of_called, port_space::TCP, 0);
+    let asks = UdpSocket::bind("127.0.0.1:0").unwrap();
+    asks.connect(("127.0.0.1", port)).unwrap();
+    asks.set_read_timeout(Some(PATIENCE)).unwrap();
+    asks.send(&Lookup { nonce: 5, port: None }.encode()).unwrap();
+    let mut answer = [0; 64];
+    let len = asks.recv(&mut answer).unwrap();
+    let tcp = Lookup::decode(&answer[..len]).unwrap().port.unwrap();
+    let side = super::message::tests::side(7);
+    let of_datagrams = Message::Request(Request { side, datagrams: true, port: 1, retry: 1 });
+    let both = [of_datagrams.encode(), Message::Disconnect.encode()].concat();
+    for _ in 0..20 {
+        let mut stranger = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.write_all(&both).unwrap();
+        let _ = stranger.read(&mut answer);
+    }
+    // Of no host.
+    let mut nowhere = super::message::tests::side(7);
+    nowhere.address = "0.0.0.0".parse().unwrap();
+    let request = Message::Request(Request { side: nowhere, datagrams: false, port: 1, retry: 1 });
+    let mut stranger = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
+    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    stranger.write_all(&request.encode()).unwrap();
+    let caller = routed(&of_caller, port_space::TCP, port);
+    connect(caller, b"x");
+    let (request, called) = of_called.take();
+    assert_eq!(request, seen(event::CONNECT_REQUEST, 0, b"x"), "the first that the program is told");
+    assert!(matches!(stranger.read(&mut answer), Ok(0)));
+    [caller, called, listener].into_iter().for_each(destroy);
+}
+
+/// New connections push out old ones that say nothing.
+#[test]
+fn silent_strangers_make_room() {
+    let [of_caller, of_called] = [Channel::new(), Channel::new()];
+    let (listener, port) = listener(&of_called, port_space::TCP, 0);
+    let asks = UdpSocket::bind("127.0.0.1:0").unwrap();
+    asks.connect(("127.0.0.1", port)).unwrap();
+    asks.set_read_timeout(Some(PATIENCE)).unwrap();
+    asks.send(&Lookup { nonce: 5, port: None }.encode()).unwrap();
+    let mut answer = [0; 64];
+    let len = asks.recv(&mut answer).unwrap();
+    let tcp = Lookup::decode(&answer[..len]).unwrap().port.unwrap();
+    let mut strangers: Vec<_> = (0..200).map(|_| TcpStream::connect(("127.0.0.1", tcp)).unwrap()).collect();
+    strangers[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(strangers[0].read(&mut answer), Ok(0)), "the first is closed");
+    let caller = routed(&of_caller, port_space::TCP, port);
+    connect(caller, b"x");
+    let (_, called) = of_called.take();
+    [caller, called, listener].into_iter().for_each(destroy);
+}
+
+/// A request that nobody has read moves with its listener, and so does what follows it.
+#[test]
+fn connections_of_a_listener_that_moves_report_where_it_is() {
+    let [of_caller, before, after] = [Channel::new(), Channel::new(), Channel::new()];
+    let (listener, port) = listener(&before, port_space::TCP, 0);
+    let caller = routed(&of_caller, port_space::TCP, port);
+    connect(caller, &[]);
+    assert!(before.has_event(PATIENCE.as_millis() as c_int));
+    // SAFETY: objects of the test.
+    unsafe {
+        assert_eq!(rdma_migrate_id(listener, after.0), 0);
+        drop(before);
+        let (_, called) = after.take();
+        assert_eq!((*called).channel, after.0);
+        assert_eq!(rdma_accept(called, null_mut()), 0);
+        of_caller.expect(caller, &seen(event::CONNECT_RESPONSE, 0, &[]));
+        // Whoever is accepted may refuse what it was answered.
+        assert_eq!(rdma_reject(caller, b"no".as_ptr().cast(), 2), 0);
+        after.expect(called, &seen(event::REJECTED, 28, b"no"));
+        [caller, called, listener].into_iter().for_each(destroy);
+    }
 }

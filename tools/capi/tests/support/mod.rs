@@ -43,11 +43,15 @@ impl Library {
             );
             return None;
         };
+        Some(self.command(path, planes, args))
+    }
+
+    pub(crate) fn command(&self, path: &Path, planes: &str, args: &str) -> Command {
         let mut command = Command::new(path);
         command.env("LD_LIBRARY_PATH", &self.0).env("SPINDRIFT_PLANES", planes);
         command.args(args.split_whitespace());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Some(command)
+        command
     }
 }
 
