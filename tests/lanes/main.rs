@@ -11,7 +11,6 @@ mod comp_channel;
 mod connected_pair;
 mod control;
 mod fault_switch;
-mod fork;
 mod gather;
 mod hybrid;
 mod multi_lane;

@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
@@ -734,6 +734,7 @@ impl World {
 }
 
 fn run(seed: u64) -> Reached {
+    let _no_forks = crate::ud_tests::FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(seed);
     world.prepare();
     for _ in 0..CALLS {

@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use core::sync::atomic::Ordering;
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
@@ -19,6 +19,9 @@ const QKEY: u32 = 0x1111_1111;
 const DEPTH: u32 = 8;
 /// How long a test waits for what must come, on a machine with other work.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A child has the locks of other threads as they were, so busy tests leave it alone.
+pub(crate) static FORKS: RwLock<()> = RwLock::new(());
 
 /// A device with one of each object.
 struct Side {
@@ -376,6 +379,7 @@ fn requests_that_do_not_fit_are_refused() {
 /// It shares the socket and the memory's addresses, and can harm neither. It can open a device of its own.
 #[test]
 fn a_child_of_a_fork_leaves_its_parent_alone() {
+    let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let (a, b) = (Side::ready(), Side::ready());
     assert_eq!(b.receive(1, &mut [b.element(0, 100)]), 0);
     let told = spindrift::pmd::testing::in_child(|| {

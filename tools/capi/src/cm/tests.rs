@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod strangers;
+
 use core::ffi::{c_int, c_void};
 use core::mem::zeroed;
 use core::ptr::null_mut;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::abi::*;
@@ -18,7 +19,6 @@ use super::channel::{
 use super::connect::*;
 use super::id::*;
 use super::info::*;
-use super::message::{Lookup, Message, Request};
 use super::queue::*;
 use crate::abi::*;
 use crate::cq;
@@ -599,42 +599,6 @@ fn a_queue_pair_of_datagrams_is_found_by_its_port() {
 }
 
 #[test]
-fn strangers_do_not_disturb_a_listener() {
-    let [of_caller, of_called] = [Channel::new(), Channel::new()];
-    let (listener, port) = listener(&of_called, port_space::TCP, 0);
-    let asks = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asks.connect(("127.0.0.1", port)).unwrap();
-    asks.set_read_timeout(Some(PATIENCE)).unwrap();
-    asks.send(b"what is this?").unwrap();
-    // An answer to a question that nobody has asked.
-    asks.send(&Lookup { nonce: 1, port: Some(9) }.encode()).unwrap();
-    asks.send(&Lookup { nonce: 5, port: None }.encode()).unwrap();
-    let mut answer = [0; 64];
-    let len = asks.recv(&mut answer).unwrap();
-    let Some(Lookup { nonce: 5, port: Some(tcp) }) = Lookup::decode(&answer[..len]) else {
-        panic!("{answer:?}")
-    };
-    let early = Message::Ready.encode();
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &early, b"SPC\x01\xff\xff"] {
-        let mut stranger = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-        stranger.write_all(bytes).unwrap();
-        let closed = stranger.read(&mut answer);
-        assert!(
-            matches!(closed, Ok(0))
-                || closed.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
-        );
-    }
-    let silent = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
-    let caller = routed(&of_caller, port_space::TCP, port);
-    connect(caller, b"x");
-    let (request, called) = of_called.take();
-    assert_eq!(request, seen(event::CONNECT_REQUEST, 0, b"x"));
-    drop(silent);
-    [caller, called, listener].into_iter().for_each(destroy);
-}
-
-#[test]
 fn calls_out_of_turn_are_refused() {
     let channel = Channel::new();
     let id = create(&channel, port_space::TCP);
@@ -744,63 +708,6 @@ fn a_channel_is_readable_while_it_has_events() {
     thread.join().unwrap();
     assert!(!channel.has_event(0));
     destroy(id);
-}
-
-/// What a listener refuses without a question leads to no event, whatever the other side says then.
-#[test]
-fn refused_strangers_are_not_heard() {
-    let [of_caller, of_called] = [Channel::new(), Channel::new()];
-    let (listener, port) = listener(&of_called, port_space::TCP, 0);
-    let asks = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asks.connect(("127.0.0.1", port)).unwrap();
-    asks.set_read_timeout(Some(PATIENCE)).unwrap();
-    asks.send(&Lookup { nonce: 5, port: None }.encode()).unwrap();
-    let mut answer = [0; 64];
-    let len = asks.recv(&mut answer).unwrap();
-    let tcp = Lookup::decode(&answer[..len]).unwrap().port.unwrap();
-    let side = super::message::tests::side(7);
-    let of_datagrams = Message::Request(Request { side, datagrams: true, port: 1, retry: 1 });
-    let both = [of_datagrams.encode(), Message::Disconnect.encode()].concat();
-    for _ in 0..20 {
-        let mut stranger = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-        stranger.write_all(&both).unwrap();
-        let _ = stranger.read(&mut answer);
-    }
-    // Of no host.
-    let mut nowhere = super::message::tests::side(7);
-    nowhere.address = "0.0.0.0".parse().unwrap();
-    let request = Message::Request(Request { side: nowhere, datagrams: false, port: 1, retry: 1 });
-    let mut stranger = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
-    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-    stranger.write_all(&request.encode()).unwrap();
-    let caller = routed(&of_caller, port_space::TCP, port);
-    connect(caller, b"x");
-    let (request, called) = of_called.take();
-    assert_eq!(request, seen(event::CONNECT_REQUEST, 0, b"x"), "the first that the program is told");
-    assert!(matches!(stranger.read(&mut answer), Ok(0)));
-    [caller, called, listener].into_iter().for_each(destroy);
-}
-
-/// New connections push out old ones that say nothing.
-#[test]
-fn silent_strangers_make_room() {
-    let [of_caller, of_called] = [Channel::new(), Channel::new()];
-    let (listener, port) = listener(&of_called, port_space::TCP, 0);
-    let asks = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asks.connect(("127.0.0.1", port)).unwrap();
-    asks.set_read_timeout(Some(PATIENCE)).unwrap();
-    asks.send(&Lookup { nonce: 5, port: None }.encode()).unwrap();
-    let mut answer = [0; 64];
-    let len = asks.recv(&mut answer).unwrap();
-    let tcp = Lookup::decode(&answer[..len]).unwrap().port.unwrap();
-    let mut strangers: Vec<_> = (0..200).map(|_| TcpStream::connect(("127.0.0.1", tcp)).unwrap()).collect();
-    strangers[0].set_read_timeout(Some(PATIENCE)).unwrap();
-    assert!(matches!(strangers[0].read(&mut answer), Ok(0)), "the first is closed");
-    let caller = routed(&of_caller, port_space::TCP, port);
-    connect(caller, b"x");
-    let (_, called) = of_called.take();
-    [caller, called, listener].into_iter().for_each(destroy);
 }
 
 /// A request that nobody has read moves with its listener, and so does what follows it.

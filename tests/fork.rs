@@ -1,6 +1,20 @@
 //! Children of a process that has a context: no call there waits, sends, or takes anything away from the parent.
+//!
+//! One test at a time, in a process of their own: a child has the locks of other threads as they were, those of the standard
+//! library among them, and nobody there releases them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failed test is the message"
+)]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "lanes/connected_pair.rs"]
+mod connected_pair;
 
 use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use spindrift::pmd::testing::in_child;
 use spindrift::pmd::udp::{UdpConfig, UdpPort};
@@ -9,7 +23,13 @@ use spindrift::verbs::{
     QpConfig, QpModify, QpPoster, QpState, RecvWr, SendWr, VerbsError, nic,
 };
 
-use crate::connected_pair::{HYBRID, Side, THREAD, complete, connect, pair, side_on, until, write};
+use connected_pair::{HYBRID, Side, THREAD, complete, connect, pair, side_on, until, write};
+
+/// Held by the test that runs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const NAP: LaneMode = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_millis(5)) };
 
@@ -51,6 +71,7 @@ fn all_calls(side: Side, poster: &QpPoster, wr: SendWr) -> bool {
 
 #[test]
 fn no_call_in_a_child_waits_and_the_parent_goes_on() {
+    let _alone = alone();
     for mode in [LaneMode::Inline, THREAD, NAP, HYBRID] {
         let (mut left, right) = pair(2, mode);
         let wr = write(&left, &right, 1, 5000);
@@ -69,6 +90,7 @@ fn no_call_in_a_child_waits_and_the_parent_goes_on() {
 /// A child shares the sockets: what it sent would arrive.
 #[test]
 fn a_child_sends_nothing_and_receives_nothing() {
+    let _alone = alone();
     let open = |address: [u8; 4]| {
         let port = UdpPort::open(&UdpConfig { local: address.into(), port: 0, ..UdpConfig::default() });
         let port = port.unwrap();
@@ -96,6 +118,7 @@ fn a_child_sends_nothing_and_receives_nothing() {
 
 #[test]
 fn a_child_has_contexts_of_its_own() {
+    let _alone = alone();
     let (parent, _other) = pair(1, THREAD);
     let child = in_child(|| {
         let (mut left, right) = pair(1, THREAD);
@@ -110,6 +133,7 @@ fn a_child_has_contexts_of_its_own() {
 /// Children at any moment, while the lanes of the parent work.
 #[test]
 fn children_that_come_at_any_moment_end() {
+    let _alone = alone();
     let (mut left, mut right) = pair(2, THREAD);
     for round in 0..40 {
         let wr = write(&left, &right, round, 60_000);
