@@ -25,7 +25,8 @@ struct Side {
 
 fn side(ports: Vec<LoopbackPort>, lane: LaneMode) -> Side {
     let ports = nic(ports);
-    let config = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
+    let mut config = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
+    config.endpoint.copy_responses = true;
     let context = Context::open(ports, config).unwrap();
     let pd = context.create_pd().unwrap();
     let cq = context.create_cq(256).unwrap();

@@ -151,8 +151,7 @@ impl MemorySpace {
     /// and after the lane has taken in all work requests that were posted before.
     ///
     /// # Errors
-    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region, or responses to peers that have
-    /// not been sent in full.
+    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region, or responses to peers.
     /// Nothing has changed then, unless some began during the call: the keys may have ended, those uses continue, and the
     /// call must be repeated. [`MemoryError::ViewsLeftOut`] if `each_view` missed some. Errors of `each_view`.
     pub fn deregister<E: From<MemoryError>>(

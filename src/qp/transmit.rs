@@ -259,6 +259,9 @@ impl Qp {
     /// response no longer needs the memory of the application.
     #[inline(never)]
     fn copy_response(&mut self, cx: &mut Cx, ticket: u64) {
+        if !cx.cfg.copy_responses {
+            return;
+        }
         let memory = &cx.memory;
         let pinned = self.requester.copy_response(|bytes| memory.bytes(bytes));
         cx.pinned_until.extend(pinned.map(|slot| (ticket + 1, slot)));

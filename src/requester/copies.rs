@@ -31,7 +31,7 @@ struct Copy {
 
 impl Copies {
     /// Most bytes of storage kept for later copies.
-    const MAX_SPARE: usize = 1 << 18;
+    const MAX_SPARE: usize = 1 << 22;
 
     /// Copies these bytes and returns the number of the copy.
     fn add(&mut self, bytes: &Payload<'_>) -> u32 {

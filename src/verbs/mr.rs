@@ -130,7 +130,7 @@ impl Mr {
     ///
     /// # Errors
     /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it, or a
-    /// response to a peer that has not been sent in full.
+    /// response to a peer that has not been acknowledged (with `copy_responses`: that has not been sent in full).
     /// [`MemoryError::UnknownKey`](crate::memory::MemoryError::UnknownKey) if a peer has ended it before
     /// ([`Access::REMOTE_INVALIDATE`]). The error returns the registration, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {

@@ -49,7 +49,7 @@ impl Victim {
     }
 
     pub(crate) fn with(extensions: Extensions, patience: Patience, change: impl Fn(&mut QpInit)) -> Self {
-        let mut bench = Bench::offering(|_| {}, patience, extensions, change);
+        let mut bench = Bench::offering(|cfg| cfg.copy_responses = true, patience, extensions, change);
         let pd = bench.pd;
         let mut memory = |iova, len, access| region(&mut bench.net, VICTIM, pd, (iova, len), access);
         let readable = memory(READABLE, READABLE_LEN, Access::REMOTE_READ);

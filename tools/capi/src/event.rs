@@ -70,17 +70,39 @@ pub(crate) fn returns_at_once(fd: RawFd) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
+/// Whether a call that a signal has interrupted is to be made again: programs expect of these functions what they know of `read`, which
+/// `poll` does not do. Which signal it was is not known, so all handlers of the program have to want it (`SA_RESTART`).
+fn is_made_again(code: c_int) -> bool {
+    let wants = |signal: c_int| {
+        let mut action = core::mem::MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: a place of this function; nothing is changed.
+        if unsafe { libc::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) } != 0 {
+            return true;
+        }
+        // SAFETY: the call above has filled it.
+        let action = unsafe { action.assume_init() };
+        let has_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        !has_handler || action.sa_flags & libc::SA_RESTART != 0
+    };
+    code == libc::EINTR && (1..=libc::SIGRTMAX()).all(wants)
+}
+
 /// Waits until a descriptor is readable. A signal may end the wait early.
 ///
 /// # Errors
 /// `EINTR`, or another code of `poll`.
 pub(crate) fn wait_for(fd: RawFd) -> Result<(), c_int> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one element, which lives as long as the call.
-    if unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {
-        return Err(last_code());
+    loop {
+        // SAFETY: one element, which lives as long as the call.
+        if unsafe { libc::poll(&raw mut poll, 1, -1) } >= 0 {
+            return Ok(());
+        }
+        let code = last_code();
+        if !is_made_again(code) {
+            return Err(code);
+        }
     }
-    Ok(())
 }
 
 /// The same, unless the program wants to be told at once that there is nothing.
@@ -126,7 +148,7 @@ pub(crate) fn wait_until(look: impl Fn() -> Result<Look, c_int>) -> c_int {
             return 0;
         }
         // SAFETY: one element, which lives as long as the call.
-        if unsafe { cancellable_poll(&raw mut poll, 1, -1) } < 0 {
+        if unsafe { cancellable_poll(&raw mut poll, 1, -1) } < 0 && !is_made_again(last_code()) {
             return -1;
         }
     }

@@ -202,6 +202,8 @@ impl Nic {
             .collect();
         let mut config = ContextConfig::new(&ports).lane(LaneMode::Hybrid { nap: NAP });
         config.endpoint.udp_port = udp_port;
+        // Programs unmap what a peer has read, as a NIC that has pinned the pages lets them.
+        config.endpoint.copy_responses = true;
         let wake = counting_fd().map_err(OpenError::Descriptor)?;
         let nonces = random()?;
         without_signals(|| {

@@ -190,9 +190,13 @@ fn a_killed_side_disconnects_the_other() {
     }
 }
 
-/// A program that cancels threads which wait for events of each kind, as some do at their end.
+/// A program that cancels threads which wait for events of each kind, as some do at their end; and that sends them signals before. With
+/// `SA_RESTART` these do not end the wait, and without they do.
 const CANCELS: &str = r"
+#define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
@@ -205,8 +209,18 @@ static void *connections(void *arg) { struct rdma_cm_event *event; rdma_get_cm_e
 static void *queues(void *arg) { struct ibv_cq *cq; void *user; ibv_get_cq_event(completions, &cq, &user); return arg; }
 static void *events(void *arg) { struct ibv_async_event event; ibv_get_async_event(context, &event); return arg; }
 
+static void nothing(int signal) { (void)signal; }
+
+static void *interrupted(void *arg) {
+    struct rdma_cm_event *event;
+    int failed = rdma_get_cm_event(channel, &event);
+    return failed == -1 && errno == EINTR ? arg : NULL;
+}
+
 int main(void) {
     void *(*waits[])(void *) = { connections, queues, events };
+    struct sigaction action = { .sa_handler = nothing, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &action, NULL);
     channel = rdma_create_event_channel();
     context = rdma_get_devices(NULL)[0];
     completions = ibv_create_comp_channel(context);
@@ -215,15 +229,24 @@ int main(void) {
         void *result = NULL;
         pthread_create(&thread, NULL, waits[at], NULL);
         usleep(50000);
+        pthread_kill(thread, SIGUSR1);
+        usleep(50000);
         if (pthread_cancel(thread) || pthread_join(thread, &result) || result != PTHREAD_CANCELED)
             return 1;
     }
-    return ibv_destroy_comp_channel(completions);
+    action.sa_flags = 0;
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_t thread;
+    void *result = NULL;
+    pthread_create(&thread, NULL, interrupted, &action);
+    while (pthread_kill(thread, SIGUSR2) == 0 && pthread_tryjoin_np(thread, &result))
+        usleep(20000);
+    return result != &action || ibv_destroy_comp_channel(completions);
 }
 ";
 
 #[test]
-fn threads_that_wait_for_events_may_be_cancelled() {
+fn threads_that_wait_for_events_may_be_cancelled_and_get_signals() {
     let required = std::env::var_os("SPINDRIFT_REQUIRE_VERBS_H").is_some();
     let folder = std::env::temp_dir().join(format!("spindrift-cancels-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

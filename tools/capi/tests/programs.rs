@@ -150,3 +150,35 @@ fn a_killed_side_ends_the_other() {
         assert!(code.is_some() && code != Some(0), "{code:?} {said}");
     }
 }
+
+/// Each process takes the next free control port; none disturbs another.
+#[test]
+fn sixty_four_processes_share_a_host() {
+    let library = Library::new();
+    let mut servers = Vec::new();
+    for _ in 0..32 {
+        let port = free_port();
+        let args = format!("-g 3 -n 50 -e -p {port}");
+        let Some(mut command) = library.program("ibv_rc_pingpong", "127.0.0.1", &args) else { return };
+        servers.push((Running::start(&mut command), args));
+    }
+    let start = |args: &str| {
+        let args = format!("{args} 127.0.0.1");
+        Running::start(&mut library.program("ibv_rc_pingpong", "127.0.0.1", &args).unwrap())
+    };
+    let clients: Vec<_> = servers.iter().map(|(_, args)| start(args)).collect();
+    for ((server, args), client) in servers.into_iter().zip(clients) {
+        let (mut code, mut said) = client.end();
+        let mut tries = 0;
+        // The client of this program tries once: the server has to listen.
+        while code != Some(0) {
+            tries += 1;
+            assert!(said.contains("onnect") && tries < 200, "{args}: {code:?} {said}");
+            std::thread::sleep(Duration::from_millis(20));
+            (code, said) = start(&args).end();
+        }
+        assert!(said.contains("50 iters in"), "{args}: {said}");
+        let (code, told) = server.end();
+        assert!(code == Some(0) && told.contains("50 iters in"), "{args}: {code:?} {told}");
+    }
+}

@@ -48,6 +48,7 @@ impl Host {
             sack_threshold_bytes: plan.sack_threshold_bytes,
             quantum: plan.quantum,
             oor_nack: plan.oor_nack,
+            copy_responses: true,
             tail_probe_floor_ns: plan.tail_probe_floor_ns,
             initial_reordering_ns: plan.initial_reordering_ns,
             ..nic::config(fabric, number, peers, 4096).map_err(HostError::NoHost)?
