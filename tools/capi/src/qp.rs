@@ -237,6 +237,19 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
     })
 }
 
+/// Those of the attributes that the older function has too.
+pub(crate) const fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    }
+}
+
 pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -254,15 +267,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(libc::EINVAL);
         }
         let ops = (attr.comp_mask & qp_init_attr_mask::SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
-        let mut plain = ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        };
+        let mut plain = plain(attr);
         // SAFETY: as for every function of a context.
         let made = unsafe { create(attr.pd, &mut plain, ops) }?;
         attr.cap = plain.cap;

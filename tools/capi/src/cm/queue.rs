@@ -16,7 +16,7 @@ use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::connection::no_attributes;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::error::{count, last_code};
-use crate::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, plain};
 use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use spindrift_programs::gid;
 
@@ -249,15 +249,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             attr.comp_mask |= qp_init_attr_mask::PD;
             attr.pd = base.pd;
         }
-        let mut queues = QpInit {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        };
+        let mut queues = plain(attr);
         make_queues(of, &mut queues)?;
         (attr.send_cq, attr.recv_cq) = (queues.send_cq, queues.recv_cq);
         if attr.srq.is_null() {
