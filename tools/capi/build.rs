@@ -35,6 +35,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(&map, nodes)?;
     // The nodes are empty: `.symver` puts the symbols into them.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
+    // Programs link the functions of MRC's interface without a version. A file cannot mix such functions with versions.
+    let plain = out.join("mrc.map");
+    fs::write(&plain, "{ global: mrc_*; };\n")?;
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", plain.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     // Its threads run on when a program unloads it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");

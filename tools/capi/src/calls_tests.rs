@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod of_mrc;
+mod rng;
+
 use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +18,17 @@ use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::device::DeviceBox;
+use crate::mrc::abi::mrc_context;
+use crate::mrc::context::{mrc_create_context, mrc_destroy_context};
 use crate::{ah, channel, context, cq, event, mr, pd, post, qp, srq};
+use rng::Rng;
 use spindrift_programs::NicSettings;
 
 const MEMORY: usize = 64 << 10;
 /// Objects of a kind at a time, at most.
 const MOST: usize = 4;
 const DEPTH: c_int = 512;
-const CALLS: u64 = 120;
+const CALLS: u64 = 150;
 /// How long requests of a queue pair that has failed may take to complete, on a machine with other work.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -33,32 +39,6 @@ fn device() -> &'static DeviceBox {
         let planes = vec!["127.0.0.1".parse().unwrap(), "127.0.0.2".parse().unwrap()];
         Box::leak(Box::new(DeviceBox::new(7, NicSettings { name: "calls".to_owned(), planes })))
     })
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        crate::nic::mix(self.0)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    /// Mostly a sensible number, sometimes any.
-    fn number(&mut self, end: u32) -> u32 {
-        if self.one_in(12) { self.next() as u32 } else { self.below(end as usize) as u32 }
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { Some(of[self.below(of.len())]) }
-    }
 }
 
 struct Queue {
@@ -81,6 +61,7 @@ struct World {
     rng: Rng,
     memory: Vec<u8>,
     context: *mut ibv_context,
+    mrc: *mut mrc_context,
     pds: Vec<*mut ibv_pd>,
     mrs: Vec<(*mut ibv_mr, *mut ibv_pd)>,
     channels: Vec<*mut ibv_comp_channel>,
@@ -123,7 +104,11 @@ impl World {
         // SAFETY: a device that stays.
         let context = unsafe { context::ibv_open_device(device().as_c()) };
         assert!(!context.is_null());
+        // SAFETY: the context is open.
+        let mrc = unsafe { mrc_create_context(context, null_mut()) };
+        assert!(!mrc.is_null());
         Self {
+            mrc,
             rng: Rng(seed),
             memory: vec![0; MEMORY],
             context,
@@ -167,7 +152,12 @@ impl World {
                 let made = qp::ibv_create_qp(pd, &raw mut attr);
                 self.adopt(made, pd, [cq; 2], null_mut(), (kind, false));
             }
-            for (at, peer) in [(0, 1), (1, 0), (2, 2)] {
+            let cap = ibv_qp_cap { max_send_wr: 16, max_recv_wr: 16, ..ibv_qp_cap::default() };
+            for _ in 0..2 {
+                let made = of_mrc::create(self.mrc, pd, [cq; 2], cap);
+                self.adopt(made, pd, [cq; 2], null_mut(), (of_mrc::MRC, false));
+            }
+            for (at, peer) in [(0, 1), (1, 0), (2, 2), (3, 4), (4, 3)] {
                 let mut attr = crate::connection::no_attributes();
                 (attr.ah_attr, attr.qkey, attr.timeout) = (way, 5, 14);
                 attr.dest_qp_num = (*self.qps[peer].qp).qp_num;
@@ -286,9 +276,10 @@ impl World {
         else {
             return;
         };
-        let kind = [IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_UC, 99][self.rng.below(5)];
+        let kind = [IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_UC, of_mrc::MRC, 99][self.rng.below(6)];
         let srqs = self.srqs.clone();
-        let srq = self.rng.pick(&srqs).filter(|_| self.rng.one_in(4)).map_or(null_mut(), |(srq, _)| srq);
+        let shares = kind != of_mrc::MRC && self.rng.one_in(4);
+        let srq = self.rng.pick(&srqs).filter(|_| shares).map_or(null_mut(), |(srq, _)| srq);
         let wrs = |rng: &mut Rng| if rng.one_in(30) { u32::MAX } else { rng.below(17) as u32 };
         let cap = ibv_qp_cap {
             max_send_wr: wrs(&mut self.rng),
@@ -297,7 +288,7 @@ impl World {
             max_recv_sge: self.rng.number(6),
             max_inline_data: if self.rng.one_in(20) { u32::MAX } else { 64 },
         };
-        let extended = self.rng.one_in(3);
+        let extended = kind != of_mrc::MRC && self.rng.one_in(3);
         // SAFETY: objects of this world.
         let made = unsafe {
             if extended {
@@ -308,6 +299,8 @@ impl World {
                 attr.pd = pd;
                 attr.send_ops_flags = if kind == IBV_QPT_UD { send_ops::DATAGRAM } else { send_ops::ALL };
                 qp::create_qp_ex(self.context, &raw mut attr)
+            } else if kind == of_mrc::MRC {
+                of_mrc::create(self.mrc, pd, [send_cq, recv_cq], cap)
             } else {
                 let mut attr: ibv_qp_init_attr = zeroed();
                 (attr.send_cq, attr.recv_cq, attr.srq, attr.cap, attr.qp_type) =
@@ -417,8 +410,14 @@ impl World {
             attr.qp_state = if *step == -3 { self.rng.next() as c_int % 10 } else { *step };
             let mask =
                 if *step == -3 { self.rng.next() as c_int } else { 0x1f_ffff & !qp_attr_mask::CUR_STATE };
+            let qp = self.qps[at].qp;
             // SAFETY: as above.
-            let code = unsafe { qp::ibv_modify_qp(self.qps[at].qp, &raw mut attr, mask) };
+            let code = unsafe {
+                match self.qps[at].kind {
+                    of_mrc::MRC => of_mrc::modify(&mut self.rng, qp, &mut attr, mask),
+                    _ => qp::ibv_modify_qp(qp, &raw mut attr, mask),
+                }
+            };
             if code == 0 && attr.qp_state == qp_state::RESET && mask & qp_attr_mask::STATE != 0 {
                 self.qps[at].is_reset = true;
             }
@@ -464,7 +463,10 @@ impl World {
             | if self.rng.one_in(4) { IBV_SEND_INLINE } else { 0 };
         if self.qps[at].kind == IBV_QPT_UD {
             let Some((ah, _)) = self.rng.pick(&self.ahs) else { return };
-            let to = self.rng.below(self.qps.len());
+            let of_datagrams = |at: &usize| self.qps[*at].kind == IBV_QPT_UD;
+            let likely: Vec<_> = (0..self.qps.len()).filter(of_datagrams).collect();
+            let any = self.rng.below(self.qps.len());
+            let to = self.rng.pick(&likely).filter(|_| !self.rng.one_in(4)).unwrap_or(any);
             // SAFETY: a queue pair of this world.
             let remote_qpn = unsafe { (*self.qps[to].qp).qp_num };
             wr.wr = SendPart { ud: UdPart { ah, remote_qpn, remote_qkey: 5 } };
@@ -727,6 +729,7 @@ impl World {
             for pd in self.pds.drain(..) {
                 assert_eq!(pd::ibv_dealloc_pd(pd), 0);
             }
+            assert_eq!(mrc_destroy_context(self.mrc), 0, "it has no object");
             assert_eq!(context::ibv_close_device(self.context), 0);
         }
         self.reached

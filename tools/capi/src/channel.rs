@@ -12,6 +12,7 @@ use crate::context::ContextBox;
 use crate::cq::CqBox;
 use crate::error::{code, code_of, last_code, object};
 use crate::event::{About, EventQueue, Look, wait_until};
+use crate::mrc::context::Owner;
 use crate::nic::Nic;
 
 #[repr(C)]
@@ -25,6 +26,8 @@ pub(crate) struct ChannelBox {
     epoll: OwnedFd,
     /// Completion queues that report here.
     pub(crate) users: AtomicU32,
+    /// Its context of MRC's interface.
+    _owner: Option<Arc<Owner>>,
 }
 
 impl ChannelBox {
@@ -67,17 +70,26 @@ fn watch(fds: [RawFd; 2]) -> Result<OwnedFd, c_int> {
 
 /// # Safety
 /// A context of this library.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    owner: Option<&Arc<Owner>>,
+) -> Result<*mut ibv_comp_channel, c_int> {
+    // SAFETY: as the caller promises.
+    let nic = Arc::clone(&unsafe { ContextBox::of(context) }.nic);
+    let channel = nic.verbs.create_comp_channel().map_err(|error| code_of(&error))?;
+    let side = Arc::new(EventQueue::new()?);
+    let epoll = watch([channel.as_fd().as_raw_fd(), side.fd()])?;
+    let base = ibv_comp_channel { context, fd: epoll.as_raw_fd(), refcnt: 0 };
+    let users = AtomicU32::new(0);
+    let made = ChannelBox { base, channel, side, nic, epoll, users, _owner: owner.cloned() };
+    Ok(Box::into_raw(Box::new(made)).cast())
+}
+
+/// # Safety
+/// A context of this library.
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    object(|| {
-        // SAFETY: as the caller promises.
-        let nic = Arc::clone(&unsafe { ContextBox::of(context) }.nic);
-        let channel = nic.verbs.create_comp_channel().map_err(|error| code_of(&error))?;
-        let side = Arc::new(EventQueue::new()?);
-        let epoll = watch([channel.as_fd().as_raw_fd(), side.fd()])?;
-        let base = ibv_comp_channel { context, fd: epoll.as_raw_fd(), refcnt: 0 };
-        let made = ChannelBox { base, channel, side, nic, epoll, users: AtomicU32::new(0) };
-        Ok(Box::into_raw(Box::new(made)).cast())
-    })
+    // SAFETY: as the caller promises.
+    object(|| unsafe { create(context, None) })
 }
 
 /// # Safety

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spindrift::endpoint::{FailReason, QpFailure, QpInfo};
 use spindrift::verbs::negotiate::negotiate;
-use spindrift::verbs::{PostError, Qp, QpModify, QpState, RtrAttr, RtsAttr};
+use spindrift::verbs::{PostError, Qp, QpModify, QpState, RtrAttr, RtsAttr, VerbsError};
 use spindrift::wire::Qpn;
 
 use crate::abi::{
@@ -17,6 +17,7 @@ use crate::context::mtu_bytes;
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue};
 use crate::handshake::{Number, Peer};
+use crate::mrc::attributes::{Attributes, Change, Grants};
 use crate::nic::Nic;
 use crate::post::Request;
 use crate::tally::count;
@@ -49,6 +50,17 @@ pub(crate) struct Inner {
     pub(crate) attr: ibv_qp_attr,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) sig_all: bool,
+    /// What the program has set by MRC's own interface, if it made the queue pair with that.
+    pub(crate) mrc: Option<Attributes>,
+    /// Spindrift's queue pair is in RTR, and enters RTS with these when the program's does.
+    agreed: Option<(RtsAttr, Grants)>,
+}
+
+/// What remains to be done of a change of state, without the lock.
+enum After {
+    Nothing,
+    Handshake(Peer, Box<QpInfo>),
+    Forget,
 }
 
 impl Inner {
@@ -104,6 +116,9 @@ impl Inner {
     /// timer may run for up to four times as long (InfiniBand 1.4, section 9.7.6.1.3), and does: a peer's process may have
     /// to wait for a core, which a NIC never has.
     fn retry(&self) -> RtsAttr {
+        if let Some(mrc) = &self.mrc {
+            return mrc.retry(RtsAttr::default());
+        }
         let exponential = if self.attr.timeout == 0 { RtsAttr::MAX_EXPONENTIAL } else { 0 };
         let timeout = if self.attr.timeout == 0 { 14 } else { self.attr.timeout & 31 };
         RtsAttr {
@@ -118,7 +133,24 @@ impl Inner {
     fn info(&self) -> Result<QpInfo, c_int> {
         let info = self.qp.as_ref().ok_or(libc::EINVAL)?.info().map_err(|error| code_of(&error))?;
         let most = mtu_bytes(self.attr.path_mtu).unwrap_or(u32::MAX);
-        Ok(QpInfo { mtu: info.mtu.min(most), ..info })
+        let info = QpInfo { mtu: info.mtu.min(most), ..info };
+        Ok(self.mrc.as_ref().map_or(info.clone(), |mrc| mrc.offer(info)))
+    }
+
+    /// Begins to send, if the peer is known.
+    fn start(&mut self) -> Result<(), VerbsError> {
+        let Some((agreed, peer)) = self.agreed.take() else { return Ok(()) };
+        let rts = RtsAttr {
+            mpr: agreed.mpr,
+            max_wimm: agreed.max_wimm,
+            max_rd_atomic: agreed.max_rd_atomic,
+            ..self.retry()
+        };
+        let rts = self.mrc.as_ref().map_or(rts, |mrc| mrc.sends(rts, &peer));
+        let Some(qp) = &mut self.qp else { return Ok(()) };
+        qp.modify(QpModify::Rts(rts))?;
+        self.connected = true;
+        Ok(())
     }
 }
 
@@ -128,8 +160,8 @@ impl QpCore {
         nic: &Arc<Nic>,
         events: Arc<EventQueue>,
         qp: Qp,
-        cap: ibv_qp_cap,
-        sig_all: bool,
+        (cap, sig_all): (ibv_qp_cap, bool),
+        mrc: Option<Attributes>,
     ) -> Option<Arc<Self>> {
         let inner = Inner {
             qp: Some(qp),
@@ -140,6 +172,8 @@ impl QpCore {
             attr: no_attributes(),
             cap,
             sig_all,
+            mrc,
+            agreed: None,
         };
         nic.add_qp(|number| {
             Arc::new(Self {
@@ -180,8 +214,7 @@ impl QpCore {
         inner.is_watched = true;
         let retry = inner.retry();
         drop(inner);
-        if retry.exponential_retries < RtsAttr::MAX_EXPONENTIAL {
-            let budget_ns = retry.timeout_ns() * (1 + u64::from(retry.linear_retries));
+        if let Some(budget_ns) = retry.budget_ns() {
             self.nic.set_deadline(self.number, self.nic.now().after(budget_ns));
         }
     }
@@ -197,23 +230,24 @@ impl QpCore {
     /// The peer is known. Returns why the two do not fit, if so.
     pub(crate) fn connect(&self, peer: &QpInfo) -> Result<(), String> {
         let mut inner = self.lock();
-        if inner.connected || !matches!(inner.state, qp_state::RTR | qp_state::RTS) {
+        if inner.connected || inner.agreed.is_some() || !matches!(inner.state, qp_state::RTR | qp_state::RTS)
+        {
             return Ok(());
         }
         let own = inner.info().map_err(|code| std::io::Error::from_raw_os_error(code).to_string())?;
         let agreed = negotiate(&own, peer).map_err(|refusal| refusal.to_string())?;
         let rtr = RtrAttr { min_rnr_timer: inner.attr.min_rnr_timer & 31, ..agreed.rtr };
-        let rts = RtsAttr {
-            mpr: agreed.mpr,
-            max_wimm: agreed.max_wimm,
-            max_rd_atomic: agreed.max_rd_atomic,
-            ..inner.retry()
-        };
+        let rtr = inner.mrc.as_ref().map_or(rtr.clone(), |mrc| mrc.receives(rtr));
+        let (mpr, max_wimm, max_rd_atomic) = (agreed.mpr, agreed.max_wimm, agreed.max_rd_atomic);
+        let rts = RtsAttr { mpr, max_wimm, max_rd_atomic, ..RtsAttr::default() };
         let qp = inner.qp().map_err(|_| "it was destroyed".to_owned())?;
         qp.modify(QpModify::Rtr(Box::new(rtr))).map_err(|error| error.to_string())?;
-        qp.modify(QpModify::Rts(rts)).map_err(|error| error.to_string())?;
-        inner.connected = true;
+        inner.agreed = Some((rts, Grants { mpr: peer.mpr, max_wimm: peer.max_wimm }));
         count(&self.nic.tally.connected);
+        // Attributes of MRC for what it sends come with RTS. A queue pair of verbs responds to READs before that, which is to send.
+        if inner.mrc.is_none() || inner.state == qp_state::RTS {
+            inner.start().map_err(|error| error.to_string())?;
+        }
         inner.post_held().map_err(|error| error.to_string())
     }
 
@@ -224,6 +258,8 @@ impl QpCore {
         let mut inner = self.lock();
         // The control thread may be about to connect it.
         inner.state = qp_state::RESET;
+        // A completion queue may know it for longer, which must not keep a hint.
+        inner.mrc = None;
         let ended = inner.qp.take();
         drop(inner);
         if let Some(ended) = ended {
@@ -287,22 +323,51 @@ impl QpCore {
         if failed { qp_state::ERR } else { inner.state }
     }
 
-    pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: c_int) -> Result<c_int, c_int> {
+    /// Changes attributes, those of MRC's own interface too, and the state if the mask names it. Returns the state.
+    pub(crate) fn modify(
+        self: &Arc<Self>,
+        attr: &ibv_qp_attr,
+        mask: c_int,
+        change: Option<&Change>,
+    ) -> Result<c_int, c_int> {
         let mut inner = self.lock();
         let from = Self::state(&inner);
         let to = if mask & qp_attr_mask::STATE == 0 { from } else { attr.qp_state };
         if mask & qp_attr_mask::CUR_STATE != 0 && attr.cur_qp_state != from {
             return Err(libc::EINVAL);
         }
-        match (from, to) {
-            (_, qp_state::RESET) => self.reset(&mut inner)?,
+        let before = inner.mrc.clone();
+        if let Some(change) = change {
+            inner.mrc.as_mut().ok_or(libc::EINVAL)?.apply(change, [from, to])?;
+        }
+        let after = self.step(&mut inner, [from, to], attr, mask);
+        match &after {
+            Ok(_) => inner.state = to,
+            Err(_) => inner.mrc = before,
+        }
+        drop(inner);
+        match after? {
+            After::Nothing => {}
+            After::Handshake(peer, info) => self.nic.begin_handshake(self.number, peer, *info),
+            After::Forget => self.nic.forget_handshake(self.number),
+        }
+        Ok(to)
+    }
+
+    fn step(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        states: [c_int; 2],
+        attr: &ibv_qp_attr,
+        mask: c_int,
+    ) -> Result<After, c_int> {
+        match (states[0], states[1]) {
+            (_, qp_state::RESET) => self.reset(inner)?,
             (_, qp_state::ERR) => {
                 inner.qp()?.modify(QpModify::Error).map_err(|error| code_of(&error))?;
                 inner.state = qp_state::ERR;
                 let _ = inner.post_held();
-                drop(inner);
-                self.nic.forget_handshake(self.number);
-                return Ok(to);
+                return Ok(After::Forget);
             }
             (qp_state::RESET, qp_state::INIT) => {
                 inner.qp()?.init().map_err(|error| code_of(&error))?;
@@ -319,19 +384,15 @@ impl QpCore {
                     return Err(libc::EINVAL);
                 }
                 remember(&mut inner.attr, attr, mask);
-                inner.state = to;
                 // SAFETY: all bit patterns are bytes.
                 let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
                 let peer = Peer { address: gid::address(dgid), number: Number::from_verbs(attr.dest_qp_num) };
                 self.peer.store(peer.number.get(), Ordering::Relaxed);
-                let info = inner.info()?;
-                drop(inner);
-                self.nic.begin_handshake(self.number, peer, info);
-                return Ok(to);
+                return Ok(After::Handshake(peer, Box::new(inner.info()?)));
             }
             (qp_state::RTR | qp_state::RTS, qp_state::RTS) => {
                 remember(&mut inner.attr, attr, mask);
-                inner.state = to;
+                inner.start().map_err(|error| code_of(&error))?;
                 let retry = inner.retry();
                 if inner.connected {
                     inner.qp()?.modify(QpModify::Retry(retry.retry())).map_err(|error| code_of(&error))?;
@@ -339,8 +400,7 @@ impl QpCore {
             }
             _ => return Err(libc::EINVAL),
         }
-        inner.state = to;
-        Ok(to)
+        Ok(After::Nothing)
     }
 
     fn reset(self: &Arc<Self>, inner: &mut Inner) -> Result<(), c_int> {
@@ -350,7 +410,8 @@ impl QpCore {
         let new = qp.qpn();
         self.set_wire(Some(old), Some(new));
         inner.held.clear();
-        (inner.connected, inner.is_watched) = (false, false);
+        (inner.connected, inner.is_watched, inner.agreed) = (false, false, None);
+        inner.mrc = inner.mrc.take().map(|_| Attributes::default());
         self.blames.store(false, Ordering::Relaxed);
         self.nic.forget_handshake(self.number);
         Ok(())

@@ -17,6 +17,7 @@ use crate::context::ContextBox;
 use crate::convert::completion;
 use crate::error::{code, code_of, object, tell};
 use crate::event::EventQueue;
+use crate::mrc::context::Owner;
 use crate::nic::Nic;
 use crate::side_queue::SideQueue;
 
@@ -36,6 +37,8 @@ pub(crate) struct CqBox {
     /// Queue pairs that report here, and those of datagrams among them.
     users: AtomicU32,
     datagrams: AtomicU32,
+    /// Its context of MRC's interface.
+    _owner: Option<Arc<Owner>>,
 }
 
 struct Inner {
@@ -148,45 +151,19 @@ impl CqBox {
 }
 
 /// What a queue is made from.
-struct Wanted {
-    depth: u32,
-    cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
-    vector: u32,
+pub(crate) struct Wanted {
+    pub(crate) depth: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) vector: u32,
+    /// The context of MRC's interface that it belongs to.
+    pub(crate) owner: Option<Arc<Owner>>,
 }
 
-/// # Safety
-/// A context, and a channel or null, of this library.
-unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut ibv_cq_ex, c_int> {
-    // SAFETY: as the caller promises.
-    let of = unsafe { ContextBox::of(context) };
-    let depth = wanted.depth;
-    if !(1..=spindrift::verbs::MAX_CQ_DEPTH).contains(&depth) || wanted.vector > 0 {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: as the caller promises.
-    let channel = (!wanted.channel.is_null()).then(|| unsafe { ChannelBox::of(wanted.channel) });
-    let cq = match channel {
-        None => of.nic.verbs.create_cq(depth),
-        Some(channel) => of.nic.verbs.create_cq_with_channel(depth, &channel.channel),
-    };
-    let cq = cq.map_err(|error| code_of(&error))?;
-    let id = cq.id();
-    if let Some(channel) = channel {
-        channel.users.fetch_add(1, Ordering::Relaxed);
-    }
-    let base = ibv_cq_ex {
-        base: ibv_cq {
-            context,
-            channel: wanted.channel,
-            cq_context: wanted.cq_context,
-            handle: 0,
-            cqe: depth as c_int,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        },
+/// The extended part of a queue.
+fn extended(base: ibv_cq) -> ibv_cq_ex {
+    ibv_cq_ex {
+        base,
         comp_mask: 0,
         status: 0,
         wr_id: 0,
@@ -208,13 +185,48 @@ unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut ibv_
         read_flow_tag: None,
         read_tm_info: None,
         read_completion_wallclock_ns: None,
+    }
+}
+
+/// # Safety
+/// A context, and a channel or null, of this library.
+pub(crate) unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_cq_ex, c_int> {
+    // SAFETY: as the caller promises.
+    let of = unsafe { ContextBox::of(context) };
+    let depth = wanted.depth;
+    if !(1..=spindrift::verbs::MAX_CQ_DEPTH).contains(&depth) || wanted.vector > 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: as the caller promises.
+    let channel = (!wanted.channel.is_null()).then(|| unsafe { ChannelBox::of(wanted.channel) });
+    let cq = match channel {
+        None => of.nic.verbs.create_cq(depth),
+        Some(channel) => of.nic.verbs.create_cq_with_channel(depth, &channel.channel),
     };
+    let cq = cq.map_err(|error| code_of(&error))?;
+    let id = cq.id();
+    if let Some(channel) = channel {
+        channel.users.fetch_add(1, Ordering::Relaxed);
+    }
+    let base = extended(ibv_cq {
+        context,
+        channel: wanted.channel,
+        cq_context: wanted.cq_context,
+        handle: 0,
+        cqe: depth as c_int,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    });
     let side = SideQueue::new(depth, channel.map(|channel| Arc::clone(&channel.side)));
+    let events = Arc::clone(wanted.owner.as_ref().map_or(&of.events, |owner| &owner.events));
+    let heard = Arc::downgrade(&events);
     let made = Box::new(CqBox {
         base: UnsafeCell::new(base),
         current: UnsafeCell::new(completion(&Wc::default(), 0, 0)),
         nic: Arc::clone(&of.nic),
-        events: Arc::clone(&of.events),
+        events,
         inner: Mutex::new(Inner {
             cq: Some(cq),
             batch: Box::new([Wc::default(); BATCH]),
@@ -224,10 +236,11 @@ unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut ibv_
         side: Arc::clone(&side),
         users: AtomicU32::new(0),
         datagrams: AtomicU32::new(0),
+        _owner: wanted.owner,
     });
     let made = Box::into_raw(made);
     side.set_address(made.addr());
-    of.nic.set_cq(id, Some(made.addr()));
+    of.nic.set_cq(id, Some((made.addr(), heard)));
     Ok(made.cast())
 }
 
@@ -244,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         let vector = u32::try_from(vector).map_err(|_| libc::EINVAL)?;
         // SAFETY: as the caller promises.
-        Ok(unsafe { create(context, &Wanted { depth, cq_context, channel, vector }) }?.cast())
+        Ok(unsafe { create(context, Wanted { depth, cq_context, channel, vector, owner: None }) }?.cast())
     })
 }
 
@@ -265,9 +278,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             cq_context: attr.cq_context,
             channel: attr.channel,
             vector: attr.comp_vector,
+            owner: None,
         };
         // SAFETY: as for every function of a context.
-        unsafe { create(context, &wanted) }
+        unsafe { create(context, wanted) }
     })
 }
 
@@ -283,7 +297,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         let Some(inner) = of.lock().cq.take() else { return Err(libc::EINVAL) };
         of.nic.set_cq(inner.id(), None);
         if let Err((inner, error)) = inner.destroy() {
-            of.nic.set_cq(inner.id(), Some(cq.addr()));
+            of.nic.set_cq(inner.id(), Some((cq.addr(), Arc::downgrade(&of.events))));
             of.lock().cq = Some(inner);
             return Err(code_of(&error));
         }

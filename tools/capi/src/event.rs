@@ -200,9 +200,16 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { get(&ContextBox::of(context).events, event) }
+}
+
+/// Waits for an event of a queue, and puts it into a place of C: 0, or -1 with `errno`.
+///
+/// # Safety
+/// A place for an event.
+pub(crate) unsafe fn get(events: &EventQueue, event: *mut ibv_async_event) -> c_int {
     wait_until(|| {
-        // SAFETY: as the caller promises.
-        let events = &unsafe { ContextBox::of(context) }.events;
         let Some((about, event_type)) = events.pop() else { return Ok(Look::Nothing(events.fd())) };
         let element = match about {
             About::Object(object) => EventElement { object: object as *mut c_void },

@@ -5,6 +5,7 @@
 
 use core::arch::global_asm;
 
+use crate::mrc::{completion, context as owner, hint, queue};
 use crate::{ah, channel, cm, context, cq, device, event, mr, pd, qp, srq, text};
 
 #[cfg(target_arch = "x86_64")]
@@ -225,6 +226,52 @@ export! {
         repoll_ctl = cm::info::absent;
         repoll_wait = cm::info::absent;
     }
+}
+
+/// Functions that programs link without a version: those of MRC's interface.
+macro_rules! export_plain {
+    ($($name:ident = $function:path;)+) => {
+        $(
+            global_asm!(
+                ".text",
+                concat!(".globl ", stringify!($name)),
+                concat!(".type ", stringify!($name), ", %function"),
+                concat!(stringify!($name), ":"),
+                jump!(function),
+                function = sym $function,
+            );
+        )+
+    };
+}
+
+export_plain! {
+    mrc_query_device = owner::mrc_query_device;
+    mrc_query_device_ex = owner::mrc_query_device_ex;
+    mrc_query_version = owner::mrc_query_version;
+    mrc_create_context = owner::mrc_create_context;
+    mrc_destroy_context = owner::mrc_destroy_context;
+    mrc_get_async_event = owner::mrc_get_async_event;
+    mrc_ack_async_event = owner::mrc_ack_async_event;
+    mrc_create_comp_channel = completion::mrc_create_comp_channel;
+    mrc_get_comp_channel_fd = completion::mrc_get_comp_channel_fd;
+    mrc_destroy_comp_channel = completion::mrc_destroy_comp_channel;
+    mrc_create_cq = completion::mrc_create_cq;
+    mrc_poll_cq = completion::mrc_poll_cq;
+    mrc_destroy_cq = completion::mrc_destroy_cq;
+    mrc_req_notify_cq = completion::mrc_req_notify_cq;
+    mrc_get_cq_event = completion::mrc_get_cq_event;
+    mrc_ack_cq_events = completion::mrc_ack_cq_events;
+    mrc_create_qp_hint = hint::mrc_create_qp_hint;
+    mrc_destroy_qp_hint = hint::mrc_destroy_qp_hint;
+    mrc_query_qp_hint = hint::mrc_query_qp_hint;
+    mrc_modify_qp_hint = hint::mrc_modify_qp_hint;
+    mrc_create_qp = queue::mrc_create_qp;
+    mrc_destroy_qp = queue::mrc_destroy_qp;
+    mrc_modify_qp = queue::mrc_modify_qp;
+    mrc_query_qp = queue::mrc_query_qp;
+    mrc_get_qpn = queue::mrc_get_qpn;
+    mrc_post_send = queue::mrc_post_send;
+    mrc_post_recv = queue::mrc_post_recv;
 }
 
 include!(concat!(env!("OUT_DIR"), "/private.rs"));

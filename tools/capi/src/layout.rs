@@ -27,6 +27,19 @@ macro_rules! layouts {
     }};
 }
 
+/// Lists constants as C and as Rust have them.
+macro_rules! values {
+    ($($in_c:ident = $rust:expr;)+) => {{
+        let mut c = String::new();
+        let mut rust = Vec::new();
+        $(
+            writeln!(c, "P({});", stringify!($in_c)).unwrap();
+            rust.push((stringify!($in_c).to_owned(), $rust as usize));
+        )+
+        (c, rust)
+    }};
+}
+
 #[expect(clippy::too_many_lines, reason = "a list")]
 fn layouts() -> (String, Vec<(String, usize)>) {
     layouts! {
@@ -178,17 +191,6 @@ fn connections() -> (String, Vec<(String, usize)>) {
 /// Constants as C and as Rust have them.
 #[expect(clippy::too_many_lines, reason = "a list")]
 fn constants() -> (String, Vec<(String, usize)>) {
-    macro_rules! values {
-        ($($in_c:ident = $rust:expr;)+) => {{
-            let mut c = String::new();
-            let mut rust = Vec::new();
-            $(
-                writeln!(c, "P({});", stringify!($in_c)).unwrap();
-                rust.push((stringify!($in_c).to_owned(), $rust as usize));
-            )+
-            (c, rust)
-        }};
-    }
     values! {
         IBV_ACCESS_LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE;
         IBV_ACCESS_REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE;
@@ -313,19 +315,77 @@ fn constants() -> (String, Vec<(String, usize)>) {
     }
 }
 
+/// What OCP's `mrc.h` declares.
+fn mrc() -> (String, Vec<(String, usize)>) {
+    use crate::mrc::abi::*;
+
+    let (mut c, mut rust) = layouts! {
+        mrc_device_attr {
+            mrc_protocol_version, max_wimm = "wimm_attr.max_wimm", max_wimm_dest = "wimm_attr.max_wimm_dest",
+            max_mpr = "mpr_attr.max_mpr", mpr_resolution = "mpr_attr.mpr_resolution",
+            max_qp_hint = "qp_attr.max_qp_hint", cap,
+        }
+        mrc_context_attr { mrc_api_version_used, mrc_vendor_api_version_used }
+        mrc_qp_hint_attr { num_qps_per_peer, num_send_peers, num_remote_recv_peers, vendor_cfg }
+        mrc_qp_hint_init_attr { attr }
+        mrc_qp_init_attr { qp_context, send_cq, recv_cq, cap, sq_sig_all, pd, send_ops_flags, protocol_version }
+        mrc_qp_attr {
+            mpr = "mpr.mpr", mpr_dest = "mpr.mpr_dest", max_wimm = "wimm.max_wimm",
+            max_wimm_dest = "wimm.max_wimm_dest", timeout, ev_profile_id = "profile.ev_profile_id",
+            cc_profile_id = "profile.cc_profile_id", linear_cnt = "retry.linear_cnt", exp_cnt = "retry.exp_cnt",
+            qp_hint, cap, vendor_cfg,
+        }
+        mrc_async_event { element, event_type }
+    };
+    let values = values! {
+        MRC_API_CURRENT_VERSION = CURRENT_VERSION;
+        MRC_API_LAST_SUPPORTED_VERSION = OLDEST_VERSION;
+        MRC_VENDOR_API_CURRENT_VERSION = VENDOR_VERSION;
+        MRC_VENDOR_API_LAST_SUPPORTED_VERSION = OLDEST_VERSION;
+        MRC_MAX_VENDOR_CFG_SIZE = MRC_MAX_VENDOR_CFG_SIZE;
+        MRC_PROTOCOL_VERSION_1 = MRC_PROTOCOL_VERSION_1;
+        MRC_DEVICE_CAP_TRIM_NACK = device_cap::TRIM_NACK;
+        MRC_DEVICE_CAP_DYNAMIC_MPR = device_cap::DYNAMIC_MPR;
+        MRC_QP_MAX_WIMM = attr_mask::MAX_WIMM;
+        MRC_QP_MAX_WIMM_DEST = attr_mask::MAX_WIMM_DEST;
+        MRC_QP_MPR = attr_mask::MPR;
+        MRC_QP_MPR_DEST = attr_mask::MPR_DEST;
+        MRC_QP_TIMEOUT = attr_mask::TIMEOUT;
+        MRC_QP_EV_PROFILE_ID = attr_mask::EV_PROFILE_ID;
+        MRC_QP_CC_PROFILE_ID = attr_mask::CC_PROFILE_ID;
+        MRC_QP_HINT = attr_mask::HINT;
+        MRC_QP_RETRY_CNT = attr_mask::RETRY_CNT;
+        MRC_QP_CAP = attr_mask::CAP;
+        MRC_QP_VENDOR_CFG = attr_mask::VENDOR_CFG;
+        MRC_QP_CAP_TRIM_NACK_DEST_UNSUPPORTED = qp_cap::TRIM_NACK_DEST_UNSUPPORTED;
+        MRC_QP_CAP_DYNAMIC_MPR = qp_cap::DYNAMIC_MPR;
+        MRC_QP_CAP_SVC_TIME_DEST_UNSUPPORTED = qp_cap::SVC_TIME_DEST_UNSUPPORTED;
+        MRC_QP_HINT_NUM_QPS_PER_PEER = hint_mask::NUM_QPS_PER_PEER;
+        MRC_QP_HINT_NUM_SEND_PEERS = hint_mask::NUM_SEND_PEERS;
+        MRC_QP_HINT_NUM_REMOTE_RECV_PEERS = hint_mask::NUM_REMOTE_RECV_PEERS;
+        MRC_QP_HINT_VENDOR_CFG = hint_mask::VENDOR_CFG;
+    };
+    c.push_str(&values.0);
+    rust.extend(values.1);
+    (c, rust)
+}
+
 /// The numbers that a C program prints; `None` where there is no compiler, or no header.
-fn printed(values: &str) -> Option<Vec<usize>> {
+fn printed(name: &str, includes: &[&str], flags: &[String], values: &str) -> Option<Vec<usize>> {
+    let mut lines = String::new();
+    for include in includes {
+        writeln!(lines, "#include <{include}>").unwrap();
+    }
     let program = format!(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
-         #include <rdma/rdma_cma.h>\n\
+        "#include <stddef.h>\n#include <stdio.h>\n{lines}\
          #define P(value) printf(\"%llu\\n\", (unsigned long long)(value))\n\
          int main(void) {{\n{values}return 0;\n}}\n"
     );
-    let folder = std::env::temp_dir().join(format!("spindrift-layout-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("spindrift-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let binary = folder.join("layout");
     let mut compiler = Command::new("cc");
-    compiler.args(["-x", "c", "-", "-o"]).arg(&binary).stdin(Stdio::piped());
+    compiler.args(flags).args(["-x", "c", "-", "-o"]).arg(&binary).stdin(Stdio::piped());
     let compiled = compiler.spawn().and_then(|mut compiler| {
         compiler.stdin.take().unwrap().write_all(program.as_bytes())?;
         compiler.wait()
@@ -339,11 +399,18 @@ fn printed(values: &str) -> Option<Vec<usize>> {
     Some(text.lines().map(|line| line.parse().unwrap()).collect())
 }
 
+/// Names, with the number here and in the header where they differ.
+fn differ(ours: &[(String, usize)], theirs: &[usize]) -> Vec<(String, usize, usize)> {
+    assert_eq!(ours.len(), theirs.len());
+    let both = ours.iter().zip(theirs).filter(|((_, ours), theirs)| ours != *theirs);
+    both.map(|((name, ours), theirs)| (name.clone(), *ours, *theirs)).collect()
+}
+
 #[test]
 fn layouts_and_values_are_those_of_the_header() {
     let all = [layouts(), connections(), from_the_end(), constants()];
     let program: String = all.iter().map(|(c, _)| c.as_str()).collect();
-    let Some(printed) = printed(&program) else {
+    let Some(printed) = printed("layout", &["infiniband/verbs.h", "rdma/rdma_cma.h"], &[], &program) else {
         let required = std::env::var_os("SPINDRIFT_REQUIRE_VERBS_H").is_some();
         assert!(
             !required,
@@ -355,7 +422,21 @@ fn layouts_and_values_are_those_of_the_header() {
         return;
     };
     let ours: Vec<_> = all.into_iter().flat_map(|(_, rust)| rust).collect();
-    assert_eq!(ours.len(), printed.len());
-    let differ: Vec<_> = ours.iter().zip(&printed).filter(|((_, ours), theirs)| ours != *theirs).collect();
+    let differ = differ(&ours, &printed);
+    assert!(differ.is_empty(), "name, here, in the header: {differ:?}");
+}
+
+/// OCP's headers are not part of this repository: `SPINDRIFT_MRC_SOURCES` names a checkout of theirs.
+#[test]
+fn layouts_and_values_are_those_of_ocps_header() {
+    let Some(sources) = std::env::var_os("SPINDRIFT_MRC_SOURCES") else {
+        eprintln!("SKIPPED: SPINDRIFT_MRC_SOURCES names no checkout of OCP's Multipath Reliable Connection");
+        return;
+    };
+    let (program, ours) = mrc();
+    let flags = [format!("-I{}", sources.display())];
+    let printed = printed("mrc-layout", &["mrc.h"], &flags, &program)
+        .unwrap_or_else(|| panic!("{} has no mrc.h, or there is no C compiler", sources.display()));
+    let differ = differ(&ours, &printed);
     assert!(differ.is_empty(), "name, here, in the header: {differ:?}");
 }

@@ -1,4 +1,4 @@
-//! RDMA verbs for programs as they are: a `libibverbs.so.1` whose queue pairs are Spindrift's.
+//! RDMA verbs for programs as they are: a `libibverbs.so.1`, `librdmacm.so.1` and `lib_mrc.so` whose queue pairs are Spindrift's.
 //!
 //! It is a library for C programs alone, loaded in place of the system's: `docs/programs.md` tells how. It needs no RDMA NIC, no kernel
 //! module and no privilege. Each process has one endpoint per device, opened when a program opens the device, and never before: the
@@ -13,6 +13,7 @@
 //! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `ah`, `channel`, `event` | the objects of C |
 //! | `connection` | the connection behind a queue pair |
 //! | `cm` | connections by address and port: what `librdmacm.so.1` does |
+//! | `mrc` | MRC's own interface: what `lib_mrc.so` does |
 //! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
 //! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
 //! | `tally` | what a device has moved, for `spindrift run` |
@@ -43,6 +44,7 @@ mod handshake;
 mod layout;
 mod local;
 mod mr;
+mod mrc;
 mod nic;
 mod pd;
 mod post;

@@ -69,12 +69,15 @@ pub(crate) struct Nic {
     datagrams: RwLock<BTreeMap<Number, Arc<UdQp>>>,
     /// Connected queue pairs by their numbers on the wire.
     wires: RwLock<BTreeMap<u32, Arc<QpCore>>>,
-    /// The addresses of completion queues and shared receive queues, for events.
-    cqs: Mutex<BTreeMap<CqId, usize>>,
-    srqs: Mutex<BTreeMap<SrqId, (usize, Weak<EventQueue>)>>,
+    /// Completion queues and shared receive queues, for events.
+    cqs: Mutex<BTreeMap<CqId, Object>>,
+    srqs: Mutex<BTreeMap<SrqId, Object>>,
     /// Those of each context, for events of the device.
     contexts: Mutex<Vec<Weak<EventQueue>>>,
 }
+
+/// The address of an object of C, and where its events go.
+pub(crate) type Object = (usize, Weak<EventQueue>);
 
 #[derive(Default)]
 struct State {
@@ -386,7 +389,7 @@ impl Nic {
         raise(&self.wake);
     }
 
-    pub(crate) fn set_cq(&self, id: CqId, at: Option<usize>) {
+    pub(crate) fn set_cq(&self, id: CqId, at: Option<Object>) {
         let mut cqs = self.cqs.lock().unwrap_or_else(PoisonError::into_inner);
         match at {
             Some(at) => drop(cqs.insert(id, at)),
@@ -395,10 +398,10 @@ impl Nic {
     }
 
     pub(crate) fn cq(&self, id: CqId) -> Option<usize> {
-        self.cqs.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+        self.cqs.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(|(at, _)| *at)
     }
 
-    pub(crate) fn set_srq(&self, id: SrqId, at: Option<(usize, Weak<EventQueue>)>) {
+    pub(crate) fn set_srq(&self, id: SrqId, at: Option<Object>) {
         let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
         match at {
             Some(at) => drop(srqs.insert(id, at)),
@@ -558,17 +561,12 @@ impl Nic {
                 }
             }
             AsyncEvent::CqError { cq } => {
-                if let Some(at) = self.cq(*cq) {
-                    self.tell_contexts(About::Object(at), event_type::CQ_ERR);
-                }
+                let found = self.cqs.lock().unwrap_or_else(PoisonError::into_inner).get(cq).cloned();
+                raise_of(found, event_type::CQ_ERR);
             }
             AsyncEvent::SrqLimitReached { srq } => {
                 let found = self.srqs.lock().unwrap_or_else(PoisonError::into_inner).get(srq).cloned();
-                if let Some((at, events)) = found
-                    && let Some(events) = events.upgrade()
-                {
-                    events.push(About::Object(at), event_type::SRQ_LIMIT_REACHED);
-                }
+                raise_of(found, event_type::SRQ_LIMIT_REACHED);
             }
             AsyncEvent::PortDown { .. } | AsyncEvent::PortUp { .. } => self.on_link(),
             AsyncEvent::LaneFailed => {
@@ -595,6 +593,15 @@ impl Nic {
     fn tell_contexts(&self, about: About, event: c_int) {
         let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         contexts.iter().filter_map(Weak::upgrade).for_each(|context| context.push(about, event));
+    }
+}
+
+/// An event of an object, if it has not ended.
+fn raise_of(object: Option<Object>, event: c_int) {
+    if let Some((at, events)) = object
+        && let Some(events) = events.upgrade()
+    {
+        events.push(About::Object(at), event);
     }
 }
 

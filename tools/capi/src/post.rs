@@ -37,6 +37,13 @@ enum Local {
     Inline(Vec<u8>),
 }
 
+impl Local {
+    /// Bytes in the request itself. Of none, a queue pair without room for such bytes takes a request too.
+    fn inline(bytes: Vec<u8>) -> Self {
+        if bytes.is_empty() { Self::Elements(Vec::new()) } else { Self::Inline(bytes) }
+    }
+}
+
 impl Request {
     fn len(&self) -> u64 {
         match &self.local {
@@ -103,6 +110,10 @@ unsafe fn copied(elements: &[ibv_sge]) -> Vec<u8> {
 unsafe fn post_one(inner: &mut Inner, wr: &ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: as the caller promises.
     let (op, remote) = unsafe { operation(wr) }.ok_or(libc::EOPNOTSUPP)?;
+    // MRC has nothing else.
+    if inner.mrc.is_some() && !matches!(op, SendOp::Write | SendOp::WriteWithImm(_)) {
+        return Err(libc::EOPNOTSUPP);
+    }
     // SAFETY: as the caller promises.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
     let (signaled, fence) = (wr.send_flags & IBV_SEND_SIGNALED != 0, wr.send_flags & IBV_SEND_FENCE != 0);
@@ -113,7 +124,7 @@ unsafe fn post_one(inner: &mut Inner, wr: &ibv_send_wr) -> Result<(), c_int> {
             return Err(libc::EINVAL);
         }
         // SAFETY: as the caller promises.
-        let local = Local::Inline(unsafe { copied(list) });
+        let local = Local::inline(unsafe { copied(list) });
         return post_request(inner, Request { wr_id, op, remote, signaled, fence, local, target: None });
     }
     match (inner.ready(), list) {
@@ -530,7 +541,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
         }
     }
     // SAFETY: the same.
-    unsafe { set_local(qp, Local::Inline(bytes)) };
+    unsafe { set_local(qp, Local::inline(bytes)) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32, qkey: u32) {

@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use spindrift::endpoint::Extensions;
 use spindrift::verbs::{Cq, Qp, QpConfig};
 
 use crate::abi::{
@@ -16,6 +17,8 @@ use crate::context::ContextBox;
 use crate::cq::CqBox;
 use crate::error::{code, code_of, object};
 use crate::handshake::Number;
+use crate::mrc::attributes::{Attributes, Change};
+use crate::mrc::context::Owner;
 use crate::nic::Nic;
 use crate::pd::PdBox;
 use crate::post::{self, Builder};
@@ -32,8 +35,16 @@ pub(crate) struct QpBox {
     /// Requests that are being made one by one, and whether a thread makes some.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) building: AtomicBool,
-    /// It was made with the functions for that.
-    is_extended: bool,
+    api: Api,
+}
+
+/// By which functions a queue pair was made.
+pub(crate) enum Api {
+    Verbs,
+    /// Those that make requests one by one, for these operations.
+    Extended(u64),
+    /// MRC's own, of this context.
+    Mrc(Arc<Owner>),
 }
 
 /// What a queue pair is, by its type.
@@ -76,8 +87,13 @@ fn make(
     srq: Option<&SrqBox>,
     cap: &ibv_qp_cap,
     sig_all: bool,
+    api: &Api,
 ) -> Result<Qp, c_int> {
+    let of_mrc = matches!(api, Api::Mrc(_));
     let config = QpConfig {
+        extensions: if of_mrc { Extensions::EMPTY_MESSAGES } else { Extensions::ALL },
+        // Offered only if the program asks for it.
+        dynamic_mpr: of_mrc,
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
         max_send_sge: cap.max_send_sge,
@@ -135,22 +151,37 @@ fn connected(
     cqs: [&CqBox; 2],
     srq: Option<&SrqBox>,
     (cap, sig_all): (ibv_qp_cap, bool),
+    api: &Api,
 ) -> Result<(Body, Number), c_int> {
-    let qp = make(pd, cqs, srq, &cap, sig_all)?;
+    let qp = make(pd, cqs, srq, &cap, sig_all, api)?;
     let wire = qp.qpn();
-    let events = Arc::clone(&context.events);
-    let core = QpCore::add(&context.nic, events, qp, cap, sig_all).ok_or(libc::ENOMEM)?;
+    let (events, mrc) = match api {
+        Api::Verbs | Api::Extended(_) => (&context.events, None),
+        Api::Mrc(owner) => (&owner.events, Some(Attributes::default())),
+    };
+    let core = QpCore::add(&context.nic, Arc::clone(events), qp, (cap, sig_all), mrc).ok_or(libc::ENOMEM)?;
     core.set_wire(None, Some(wire));
     let number = core.number;
     Ok((Body::Connected(core), number))
 }
 
+/// The sizes of a queue pair that a program asks for with these.
+fn at_least_one(cap: &ibv_qp_cap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: cap.max_recv_wr.max(1),
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: cap.max_recv_sge.max(1),
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
 /// # Safety
 /// Objects of this library in the attributes.
-unsafe fn create(
+pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
-    ops: Option<u64>,
+    api: Api,
 ) -> Result<*mut ibv_qp, c_int> {
     let (of_datagrams, known_ops) = match attr.qp_type {
         // What a reliable connection does is more than an unreliable one promises.
@@ -163,7 +194,11 @@ unsafe fn create(
     }
     // The receives of a shared queue are the transport's, which datagrams do not pass through.
     let shared = of_datagrams && !attr.srq.is_null();
-    if shared || ops.is_some_and(|ops| ops & !known_ops != 0) {
+    let other_ops = match api {
+        Api::Extended(ops) => ops & !known_ops,
+        Api::Verbs | Api::Mrc(_) => 0,
+    };
+    if shared || other_ops != 0 {
         return Err(libc::EOPNOTSUPP);
     }
     // SAFETY: as the caller promises.
@@ -174,18 +209,12 @@ unsafe fn create(
     let srq = (!attr.srq.is_null()).then(|| unsafe { SrqBox::of(attr.srq) });
     // SAFETY: the context of a protection domain is open.
     let context_box = unsafe { ContextBox::of(context) };
-    let cap = ibv_qp_cap {
-        max_send_wr: attr.cap.max_send_wr.max(1),
-        max_recv_wr: attr.cap.max_recv_wr.max(1),
-        max_send_sge: attr.cap.max_send_sge.max(1),
-        max_recv_sge: attr.cap.max_recv_sge.max(1),
-        max_inline_data: attr.cap.max_inline_data,
-    };
+    let cap = at_least_one(&attr.cap);
     let sig_all = attr.sq_sig_all != 0;
     let (body, number) = if of_datagrams {
         datagrams(&context_box.nic, pd_box, [send_cq, recv_cq], cap, sig_all)?
     } else {
-        connected(context_box, pd_box, [send_cq, recv_cq], srq, (cap, sig_all))?
+        connected(context_box, pd_box, [send_cq, recv_cq], srq, (cap, sig_all), &api)?
     };
     pd_box.add_user();
     send_cq.add_user(of_datagrams);
@@ -219,7 +248,7 @@ unsafe fn create(
         nic: Arc::clone(&context_box.nic),
         builder: UnsafeCell::default(),
         building: AtomicBool::new(false),
-        is_extended: ops.is_some(),
+        api,
     };
     let made = Box::leak(Box::new(made));
     if let Body::Connected(core) = &made.body {
@@ -233,7 +262,7 @@ unsafe fn create(
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     object(|| {
         // SAFETY: as the caller promises.
-        unsafe { create(pd, &mut *attr, None) }
+        unsafe { create(pd, &mut *attr, Api::Verbs) }
     })
 }
 
@@ -266,10 +295,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if attr.comp_mask & qp_init_attr_mask::PD == 0 {
             return Err(libc::EINVAL);
         }
-        let ops = (attr.comp_mask & qp_init_attr_mask::SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
+        let has_ops = attr.comp_mask & qp_init_attr_mask::SEND_OPS_FLAGS != 0;
+        let api = if has_ops { Api::Extended(attr.send_ops_flags) } else { Api::Verbs };
         let mut plain = plain(attr);
         // SAFETY: as for every function of a context.
-        let made = unsafe { create(attr.pd, &mut plain, ops) }?;
+        let made = unsafe { create(attr.pd, &mut plain, api) }?;
         attr.cap = plain.cap;
         Ok(made)
     })
@@ -282,23 +312,33 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as the caller promises.
     let of = unsafe { QpBox::of(qp) };
-    if of.is_extended { of.base() } else { core::ptr::null_mut() }
+    if matches!(of.api, Api::Extended(_)) { of.base() } else { core::ptr::null_mut() }
 }
 
 /// # Safety
 /// A queue pair of this library, and attributes.
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    code(|| {
-        // SAFETY: as the caller promises.
-        let (of, attr) = unsafe { (QpBox::of(qp), &*attr) };
-        let state = match of.body()? {
-            Body::Connected(core) => core.modify(attr, mask)?,
-            Body::Datagrams(ud) => ud.modify(attr, mask)?,
-        };
-        // SAFETY: only this function writes the field, and verbs has one caller of it at a time.
-        unsafe { (&raw mut (*of.base()).base.state).write(state) };
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    code(|| unsafe { modify(qp, &*attr, mask, None) })
+}
+
+/// # Safety
+/// A queue pair of this library.
+pub(crate) unsafe fn modify(
+    qp: *mut ibv_qp,
+    attr: &ibv_qp_attr,
+    mask: c_int,
+    change: Option<&Change>,
+) -> Result<(), c_int> {
+    // SAFETY: as the caller promises.
+    let of = unsafe { QpBox::of(qp) };
+    let state = match of.body()? {
+        Body::Connected(core) => core.modify(attr, mask, change)?,
+        Body::Datagrams(ud) => ud.modify(attr, mask)?,
+    };
+    // SAFETY: only this function writes the field, and verbs has one caller of it at a time.
+    unsafe { (&raw mut (*of.base()).base.state).write(state) };
+    Ok(())
 }
 
 /// # Safety

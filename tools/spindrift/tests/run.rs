@@ -158,7 +158,7 @@ fn an_explanation_names_all_that_a_run_does() {
         "plane 1      127.0.0.2 on lo",
         "control port   UDP 24971",
         "faults         loss=1%, seed 1",
-        "libspindrift_ibverbs.so as libibverbs.so.1 and librdmacm.so.1",
+        "libspindrift_ibverbs.so as libibverbs.so.1, librdmacm.so.1 and lib_mrc.so",
         "LD_PRELOAD=",
         "program        /usr/bin/sh",
     ] {

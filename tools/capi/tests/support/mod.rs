@@ -26,10 +26,16 @@ impl Library {
         let built = std::env::current_exe().unwrap();
         let built = built.parent().unwrap().join("libspindrift_ibverbs.so");
         assert!(built.exists(), "{} is not built", built.display());
-        for name in ["libibverbs.so", "libibverbs.so.1", "librdmacm.so.1"] {
+        for name in
+            ["libibverbs.so", "libibverbs.so.1", "librdmacm.so.1", "lib_mrc.so", "libnv_mrc.so", "libmrc.so"]
+        {
             symlink(&built, folder.join(name)).unwrap();
         }
         Self(folder)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 
     /// A program with planes on these addresses. `None`: the machine does not have it.

@@ -12,7 +12,16 @@ use spindrift_programs::report::FOLDER;
 use spindrift_programs::{NicSettings, view};
 
 /// The names that programs link or load.
-const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+const NAMES: [&str; 7] = [
+    "libibverbs.so",
+    "libibverbs.so.1",
+    "librdmacm.so",
+    "librdmacm.so.1",
+    // MRC's own interface, as OCP's example, NVIDIA's DOCA and Microsoft's shim for verbs call it.
+    "lib_mrc.so",
+    "libnv_mrc.so",
+    "libmrc.so",
+];
 
 /// See the [module documentation](self). It is removed at the end.
 pub(super) struct RunFolder(PathBuf);

@@ -201,7 +201,10 @@ fn explain(args: &RunArgs, found: &Found, library: &Path, program: Option<&OsStr
     for line in settings::explain(found) {
         print_line(&line);
     }
-    print_line(&format!("library        {} as libibverbs.so.1 and librdmacm.so.1", library.display()));
+    print_line(&format!(
+        "library        {} as libibverbs.so.1, librdmacm.so.1 and lib_mrc.so",
+        library.display()
+    ));
     for (name, value) in folder.variables() {
         print_line(&format!("variable       {name}={}", value.display()));
     }

@@ -1,0 +1,163 @@
+//! Programs of MRC's own interface, as they are: those of OCP's Multipath Reliable Connection, and NCCL's plugin for MRC.
+//!
+//! Their sources are not part of this repository. `SPINDRIFT_MRC_SOURCES` names a checkout of the first, `SPINDRIFT_MRC_PLUGIN` one of
+//! the second (`microsoft/mrc-nccl-plugin`). Without them the tests are skipped.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use support::{Running, end_of, spindrift, stderr, stdout, temp};
+
+/// How long a program may take, on a machine with other work.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// NICs of one plane and of four.
+const PLANES: [&str; 2] = ["127.0.0.1", "127.0.1.1,127.0.1.2,127.0.1.3,127.0.1.4"];
+
+/// The folder that a variable names.
+fn sources(variable: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    if named.is_none() {
+        eprintln!("SKIPPED: {variable} names no checkout");
+    }
+    named
+}
+
+/// A folder for what a test builds, with the library under the name that programs of MRC link.
+fn folder(name: &str) -> (PathBuf, PathBuf) {
+    let folder = temp(name);
+    fs::create_dir_all(&folder).unwrap();
+    let built = Path::new(env!("CARGO_BIN_EXE_spindrift")).with_file_name("libspindrift_ibverbs.so");
+    let library = folder.join("libnv_mrc.so");
+    let _ = fs::remove_file(&library);
+    std::os::unix::fs::symlink(built, &library).unwrap();
+    (folder, library)
+}
+
+fn compile(arguments: &[&dyn AsRef<std::ffi::OsStr>]) {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-std=gnu11"]).args(arguments.iter().map(AsRef::as_ref));
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{compiler:?}: {}", stderr(&output));
+}
+
+fn run_of(options: &[&str], program: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
+    let mut command = spindrift();
+    command.arg("run").args(options).arg("--").args(program.iter().map(AsRef::as_ref));
+    for name in ["SPINDRIFT_PLANES", "SPINDRIFT_NICS", "SPINDRIFT_FAULT", "SPINDRIFT_SEED"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn end(command: &mut Command) -> Output {
+    end_of(Running::start(command), PATIENCE, &format!("{command:?}"))
+}
+
+/// The benchmark of OCP's examples: a server, and a client that writes to it. The server compares every byte.
+#[test]
+fn the_benchmark_of_ocps_examples() {
+    let Some(sources) = sources("SPINDRIFT_MRC_SOURCES") else { return };
+    let (folder, library) = folder("mrc-example");
+    let example = folder.join("mrc_example");
+    let from = sources.join("examples/benchmark");
+    let include = format!("-I{}", sources.display());
+    let files = [from.join("mrc_example.c"), from.join("utils.c")];
+    compile(&[&"-o", &example, &include, &files[0], &files[1], &library, &"-libverbs", &"-lm"]);
+    for (planes, fault) in PLANES.into_iter().flat_map(|planes| [(planes, None), (planes, Some("loss=1%"))]) {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let mut options = vec!["--planes", planes];
+        options.extend(fault.map(|fault| ["--fault", fault]).into_iter().flatten());
+        let arguments: [&dyn AsRef<std::ffi::OsStr>; 9] =
+            [&example, &"-d", &"spindrift0", &"-p", &port, &"-n", &"70", &"-s", &"1048576"];
+        let server = Running::start(&mut run_of(&options, &arguments));
+        let mut tries = 0;
+        let client = loop {
+            let mut with_host = arguments.to_vec();
+            with_host.push(&"127.0.0.1");
+            let client = end(&mut run_of(&options, &with_host));
+            tries += 1;
+            // It tries once: the server has to listen.
+            if client.status.success() || tries == 200 {
+                break client;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(client.status.success(), "{planes} {fault:?}: {}", stderr(&client));
+        let rows = stdout(&client).lines().filter(|line| line.starts_with(' ')).count();
+        assert_eq!(rows, 1 + 21, "sizes from 1 to 2^20: {}", stdout(&client));
+        let server = end_of(server, PATIENCE, "the server");
+        let said = stdout(&server) + &stderr(&server);
+        assert!(server.status.success() && said.contains("completed successfully"), "{said}");
+        assert!(!said.contains("ERROR"), "it found other bytes: {said}");
+        assert!(stderr(&server).contains("queue pairs 1 connected, 0 failed"), "{said}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Those programs of OCP's that call no function of the interface, or few.
+#[test]
+fn the_other_programs_of_ocp() {
+    let Some(sources) = sources("SPINDRIFT_MRC_SOURCES") else { return };
+    let (folder, library) = folder("mrc-others");
+    let include = format!("-I{}", sources.display());
+    let test = folder.join("mrc_test");
+    compile(&[&"-o", &test, &include, &sources.join("test/mrc_test.c"), &library, &"-libverbs"]);
+    let ended = end(&mut run_of(&["--planes", PLANES[0]], &[&test, &"-d", &"spindrift0"]));
+    assert!(ended.status.success() && stdout(&ended).contains("Hello MRC!"), "{}", stderr(&ended));
+    let expansion = folder.join("ev_expansion");
+    compile(&[&"-o", &expansion, &include, &sources.join("examples/ev_expansion/ev_expansion.c")]);
+    assert!(end(&mut run_of(&["--planes", PLANES[0]], &[&expansion])).status.success());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// NCCL's plugin between two processes with host memory, by the calls that NCCL makes. NCCL itself needs a GPU.
+#[test]
+fn the_plugin_of_nccl() {
+    let Some(sources) = sources("SPINDRIFT_MRC_SOURCES") else { return };
+    let Some(plugin) = self::sources("SPINDRIFT_MRC_PLUGIN") else { return };
+    let (folder, library) = folder("mrc-plugin");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/nccl");
+    let includes =
+        [plugin.join("include"), own.clone(), sources].map(|folder| format!("-I{}", folder.display()));
+    let (built, driver) = (folder.join("libnccl-net-mrc.so"), folder.join("net"));
+    let files = ["net_mrc_plugin", "p2p_plugin", "param", "utils", "socket", "ibvwrap"]
+        .map(|name| plugin.join(format!("src/{name}.c")));
+    let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![
+        &"-shared",
+        &"-fPIC",
+        // DOCA's header calls the struct otherwise, and the header of Debian 12 lacks a flag.
+        &"-Dmrc_attr=mrc_device_attr",
+        &"-DMLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT=1",
+        &"-o",
+        &built,
+    ];
+    arguments.extend(includes.iter().map(|include| include as &dyn AsRef<std::ffi::OsStr>));
+    arguments.extend(files.iter().map(|file| file as &dyn AsRef<std::ffi::OsStr>));
+    arguments.extend([&library as &dyn AsRef<std::ffi::OsStr>, &"-libverbs", &"-lmlx5"]);
+    compile(&arguments);
+    compile(&[&"-o", &driver, &includes[0], &includes[1], &own.join("net.c"), &"-ldl"]);
+    for (planes, fault, variables) in [
+        (PLANES[0], "loss=0.1%", &[] as &[(&str, &str)]),
+        (PLANES[1], "loss=1%,reorder=2%:50us", &[]),
+        (
+            PLANES[1],
+            "blackhole,port=2",
+            &[("NCCL_IB_QPS_PER_CONNECTION", "4"), ("NCCL_IB_SPLIT_DATA_ON_QPS", "1")],
+        ),
+    ] {
+        let mut command = run_of(&["--planes", planes, "--fault", fault], &[&driver, &built]);
+        let ended = end(command.envs(variables.iter().copied()));
+        assert!(ended.status.success(), "{planes} {fault}: {}", stderr(&ended));
+        assert_eq!(stdout(&ended).trim(), "120 messages each way over spindrift0");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
