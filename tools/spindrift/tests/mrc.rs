@@ -8,16 +8,15 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use support::{Running, end_of, spindrift, stderr, stdout, temp};
+use support::program::{PATIENCE, end, free_port, run_of};
+use support::{Running, end_of, stderr, stdout, temp};
 
-/// How long a program may take, on a machine with other work.
-const PATIENCE: Duration = Duration::from_mins(5);
 /// NICs of one plane and of four.
 const PLANES: [&str; 2] = ["127.0.0.1", "127.0.1.1,127.0.1.2,127.0.1.3,127.0.1.4"];
 
@@ -41,25 +40,11 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
     (folder, library)
 }
 
-fn compile(arguments: &[&dyn AsRef<std::ffi::OsStr>]) {
+fn compile(arguments: &[&dyn AsRef<OsStr>]) {
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-w", "-std=gnu11"]).args(arguments.iter().map(AsRef::as_ref));
     let output = compiler.output().unwrap();
     assert!(output.status.success(), "{compiler:?}: {}", stderr(&output));
-}
-
-fn run_of(options: &[&str], program: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
-    let mut command = spindrift();
-    command.arg("run").args(options).arg("--").args(program.iter().map(AsRef::as_ref));
-    for name in ["SPINDRIFT_PLANES", "SPINDRIFT_NICS", "SPINDRIFT_FAULT", "SPINDRIFT_SEED"] {
-        command.env_remove(name);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn end(command: &mut Command) -> Output {
-    end_of(Running::start(command), PATIENCE, &format!("{command:?}"))
 }
 
 /// The benchmark of OCP's examples: a server, and a client that writes to it. The server compares every byte.
@@ -73,10 +58,10 @@ fn the_benchmark_of_ocps_examples() {
     let files = [from.join("mrc_example.c"), from.join("utils.c")];
     compile(&[&"-o", &example, &include, &files[0], &files[1], &library, &"-libverbs", &"-lm"]);
     for (planes, fault) in PLANES.into_iter().flat_map(|planes| [(planes, None), (planes, Some("loss=1%"))]) {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let port = free_port();
         let mut options = vec!["--planes", planes];
         options.extend(fault.map(|fault| ["--fault", fault]).into_iter().flatten());
-        let arguments: [&dyn AsRef<std::ffi::OsStr>; 9] =
+        let arguments: [&dyn AsRef<OsStr>; 9] =
             [&example, &"-d", &"spindrift0", &"-p", &port, &"-n", &"70", &"-s", &"1048576"];
         let server = Running::start(&mut run_of(&options, &arguments));
         let mut tries = 0;
@@ -111,7 +96,8 @@ fn the_other_programs_of_ocp() {
     let include = format!("-I{}", sources.display());
     let test = folder.join("mrc_test");
     compile(&[&"-o", &test, &include, &sources.join("test/mrc_test.c"), &library, &"-libverbs"]);
-    let ended = end(&mut run_of(&["--planes", PLANES[0]], &[&test, &"-d", &"spindrift0"]));
+    let ended =
+        end(&mut run_of(&["--planes", PLANES[0]], &[test.as_os_str(), "-d".as_ref(), "spindrift0".as_ref()]));
     assert!(ended.status.success() && stdout(&ended).contains("Hello MRC!"), "{}", stderr(&ended));
     let expansion = folder.join("ev_expansion");
     compile(&[&"-o", &expansion, &include, &sources.join("examples/ev_expansion/ev_expansion.c")]);
@@ -131,7 +117,7 @@ fn the_plugin_of_nccl() {
     let (built, driver) = (folder.join("libnccl-net-mrc.so"), folder.join("net"));
     let files = ["net_mrc_plugin", "p2p_plugin", "param", "utils", "socket", "ibvwrap"]
         .map(|name| plugin.join(format!("src/{name}.c")));
-    let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![
+    let mut arguments: Vec<&dyn AsRef<OsStr>> = vec![
         &"-shared",
         &"-fPIC",
         // DOCA's header calls the struct otherwise, and the header of Debian 12 lacks a flag.
@@ -140,9 +126,9 @@ fn the_plugin_of_nccl() {
         &"-o",
         &built,
     ];
-    arguments.extend(includes.iter().map(|include| include as &dyn AsRef<std::ffi::OsStr>));
-    arguments.extend(files.iter().map(|file| file as &dyn AsRef<std::ffi::OsStr>));
-    arguments.extend([&library as &dyn AsRef<std::ffi::OsStr>, &"-libverbs", &"-lmlx5"]);
+    arguments.extend(includes.iter().map(|include| include as &dyn AsRef<OsStr>));
+    arguments.extend(files.iter().map(|file| file as &dyn AsRef<OsStr>));
+    arguments.extend([&library as &dyn AsRef<OsStr>, &"-libverbs", &"-lmlx5"]);
     compile(&arguments);
     compile(&[&"-o", &driver, &includes[0], &includes[1], &own.join("net.c"), &"-ldl"]);
     for (planes, fault, variables) in [

@@ -6,31 +6,13 @@
 mod support;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use support::{Running, end_of, json, refused, spindrift, stderr, stdout, temp};
-
-/// How long a program may take, on a machine with other work.
-const PATIENCE: Duration = Duration::from_mins(5);
-
-/// `spindrift run` with these options before the program.
-fn run_of(options: &[&str], program: &[&str]) -> Command {
-    let mut command = spindrift();
-    command.arg("run").args(options).arg("--").args(program);
-    for name in ["SPINDRIFT_PLANES", "SPINDRIFT_NICS", "SPINDRIFT_FAULT", "SPINDRIFT_SEED"] {
-        command.env_remove(name);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn end(command: &mut Command) -> Output {
-    end_of(Running::start(command), PATIENCE, &format!("{command:?}"))
-}
+use support::program::{PATIENCE, end, free_port, run_of};
+use support::{Running, end_of, json, refused, stderr, stdout, temp};
 
 const ONE: &[&str] = &["--planes", "127.0.0.1"];
 
@@ -165,11 +147,6 @@ fn an_explanation_names_all_that_a_run_does() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!((explained.status.code(), stderr(&explained)), (Some(0), String::new()));
-}
-
-/// A TCP port that nobody uses now, for what programs tell each other at first.
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 /// The summaries of a server and a client, each over its planes. `first` is the server's address.

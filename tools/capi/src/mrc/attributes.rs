@@ -77,6 +77,30 @@ impl Change {
     }
 }
 
+/// Copies the attributes that the mask names.
+pub(super) fn copy(to: &mut mrc_qp_attr, from: &mrc_qp_attr, mask: c_int) {
+    macro_rules! copy {
+        ($($bit:ident: $($field:ident),+;)+) => {
+            $(if mask & attr_mask::$bit != 0 {
+                $(to.$field = from.$field;)+
+            })+
+        };
+    }
+    copy! {
+        MPR: mpr;
+        MPR_DEST: mpr_dest;
+        MAX_WIMM: max_wimm;
+        MAX_WIMM_DEST: max_wimm_dest;
+        TIMEOUT: timeout;
+        EV_PROFILE_ID: ev_profile_id;
+        CC_PROFILE_ID: cc_profile_id;
+        RETRY_CNT: linear_cnt, exp_cnt;
+        HINT: qp_hint;
+        CAP: cap;
+        VENDOR_CFG: vendor_cfg;
+    }
+}
+
 /// Attributes of which none is set.
 const NONE: mrc_qp_attr = mrc_qp_attr {
     mpr: 0,
@@ -132,27 +156,7 @@ impl Attributes {
             return Err(libc::EINVAL);
         }
         change.check()?;
-        let (own, new) = (&mut self.attr, &change.attr);
-        macro_rules! take {
-            ($($bit:ident: $($field:ident),+;)+) => {
-                $(if change.has(attr_mask::$bit) {
-                    $(own.$field = new.$field;)+
-                })+
-            };
-        }
-        take! {
-            MPR: mpr;
-            MPR_DEST: mpr_dest;
-            MAX_WIMM: max_wimm;
-            MAX_WIMM_DEST: max_wimm_dest;
-            TIMEOUT: timeout;
-            EV_PROFILE_ID: ev_profile_id;
-            CC_PROFILE_ID: cc_profile_id;
-            RETRY_CNT: linear_cnt, exp_cnt;
-            HINT: qp_hint;
-            CAP: cap;
-            VENDOR_CFG: vendor_cfg;
-        }
+        copy(&mut self.attr, &change.attr, change.mask);
         if change.has(attr_mask::HINT) {
             self.hint.clone_from(&change.hint);
         }

@@ -10,7 +10,7 @@ use spindrift::verbs::RtsAttr;
 use super::abi::{
     MRC_PROTOCOL_VERSION_1, attr_mask, mrc_context, mrc_qp, mrc_qp_attr, mrc_qp_init_attr, qp_cap,
 };
-use super::attributes::Change;
+use super::attributes::{Change, copy};
 use super::context::OwnerBox;
 use super::{code, status, told};
 use crate::abi::{
@@ -115,30 +115,6 @@ fn attributes(of: &QpBox) -> Result<mrc_qp_attr, c_int> {
         ..wanted
     };
     Ok(set.known(&in_force))
-}
-
-/// Copies the attributes that the mask names.
-fn copy(to: &mut mrc_qp_attr, from: &mrc_qp_attr, mask: c_int) {
-    macro_rules! give {
-        ($($bit:ident: $($field:ident),+;)+) => {
-            $(if mask & attr_mask::$bit != 0 {
-                $(to.$field = from.$field;)+
-            })+
-        };
-    }
-    give! {
-        MPR: mpr;
-        MPR_DEST: mpr_dest;
-        MAX_WIMM: max_wimm;
-        MAX_WIMM_DEST: max_wimm_dest;
-        TIMEOUT: timeout;
-        EV_PROFILE_ID: ev_profile_id;
-        CC_PROFILE_ID: cc_profile_id;
-        RETRY_CNT: linear_cnt, exp_cnt;
-        HINT: qp_hint;
-        CAP: cap;
-        VENDOR_CFG: vendor_cfg;
-    }
 }
 
 /// # Safety

@@ -4,6 +4,7 @@
 
 pub(crate) mod lab;
 pub(crate) mod pauses;
+pub(crate) mod program;
 pub(crate) mod raw;
 
 use std::fs;
