@@ -91,9 +91,16 @@ pub(crate) fn begin(head: &Head, route: &Route, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A message that has come from `source` to the control socket on `own`, where control ports begin with `first_port`. `None`: it is none,
-/// or not from whom it says. A sender has the control port that its number names, so other users of its host cannot speak for it.
-pub(crate) fn decode(bytes: &[u8], source: SocketAddr, own: IpAddr, first_port: u16) -> Option<Datagram<'_>> {
+/// A message that has come from `source` to a control socket of the host `own`, where control ports begin with `first_port`. `None`: it is
+/// none, or not from whom it says. A sender has the control port that its number names, so other users of its host cannot speak for it.
+/// `is_of` tells whether a host has an address.
+pub(crate) fn decode(
+    bytes: &[u8],
+    source: SocketAddr,
+    own: IpAddr,
+    first_port: u16,
+    is_of: impl Fn(IpAddr, IpAddr) -> bool,
+) -> Option<Datagram<'_>> {
     let (magic, rest) = bytes.split_first_chunk::<4>()?;
     let (&[KIND, flags @ 0..=HAS_IMM, 0, 0], rest) = rest.split_first_chunk::<4>()? else { return None };
     let (words, rest) = rest.split_first_chunk::<16>()?;
@@ -106,7 +113,7 @@ pub(crate) fn decode(bytes: &[u8], source: SocketAddr, own: IpAddr, first_port: 
     let [from, to] = [from, to].map(Number::from_verbs);
     let back = Route::back(grh);
     let port = first_port.checked_add(from.process() as u16)?;
-    let honest = gid::address(back.dgid) == source.ip() && source.port() == port;
+    let honest = is_of(gid::address(back.dgid), source.ip()) && source.port() == port;
     if !honest || gid::address(back.sgid) != own {
         return None;
     }
@@ -120,6 +127,10 @@ mod tests {
 
     const HEAD: Head =
         Head { from: Number::new(3, 70), to: Number::new(0, 5), qkey: 0x1111_1111, imm: Some(0x0102_0304) };
+
+    fn same(host: IpAddr, address: IpAddr) -> bool {
+        host == address
+    }
 
     fn addresses() -> [IpAddr; 2] {
         ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap())
@@ -140,7 +151,7 @@ mod tests {
     fn a_message_arrives_with_its_header() {
         let [from, to] = addresses();
         let bytes = message();
-        let found = decode(&bytes, SocketAddr::new(from, 103), to, 100).unwrap();
+        let found = decode(&bytes, SocketAddr::new(from, 103), to, 100, same).unwrap();
         assert_eq!((found.head, found.payload), (HEAD, &b"hello"[..]));
         // Version 6, traffic class, flow label; 8 bytes with padding, and 24 of headers; the next header; the hop limit.
         assert_eq!(found.grh[..8], [0x61, 0x2f, 0x12, 0x34, 0, 32, 0x1b, 7]);
@@ -149,7 +160,7 @@ mod tests {
         assert_eq!((back.sgid, back.dgid, back.hop_limit), (route().dgid, route().sgid, 255));
         assert_eq!((back.flow_label, back.traffic_class), (0xf_1234, 0x12));
         let plain = begin(&Head { imm: None, ..HEAD }, &route(), 0);
-        let found = decode(&plain, SocketAddr::new(from, 103), to, 100).unwrap();
+        let found = decode(&plain, SocketAddr::new(from, 103), to, 100, same).unwrap();
         assert_eq!((found.head.imm, found.payload.len()), (None, 0));
     }
 
@@ -159,13 +170,13 @@ mod tests {
         let whole = message();
         let source = SocketAddr::new(from, 103);
         for len in 0..HEADER {
-            assert_eq!(decode(&whole[..len], source, to, 100), None, "{len} bytes");
+            assert_eq!(decode(&whole[..len], source, to, 100, same), None, "{len} bytes");
         }
         // The name, the kind, the flags, the zeros, the high byte of either number, the version of the GRH.
         for at in [0, 3, 4, 5, 6, 7, 8, 12, 24] {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x12;
-            assert_eq!(decode(&bytes, source, to, 100), None, "byte {at}");
+            assert_eq!(decode(&bytes, source, to, 100, same), None, "byte {at}");
         }
         assert_eq!(crate::handshake::Hello::decode(&whole), None);
     }
@@ -176,12 +187,17 @@ mod tests {
         let bytes = message();
         for (address, port, own) in [(to, 103, to), (from, 102, to), (from, 100, to), (from, 103, from)] {
             assert_eq!(
-                decode(&bytes, SocketAddr::new(address, port), own, 100),
+                decode(&bytes, SocketAddr::new(address, port), own, 100, same),
                 None,
                 "{address} {port} {own}"
             );
         }
+        // Another plane of the sender is as good as its first one.
+        let second = |host, address| host == from && address == IpAddr::from([10, 0, 0, 9]);
+        let source = SocketAddr::new(IpAddr::from([10, 0, 0, 9]), 103);
+        assert!(decode(&bytes, source, to, 100, second).is_some());
+        assert_eq!(decode(&bytes, source, to, 100, same), None);
         // Control ports end with the last UDP port.
-        assert_eq!(decode(&bytes, SocketAddr::new(from, 2), to, u16::MAX), None);
+        assert_eq!(decode(&bytes, SocketAddr::new(from, 2), to, u16::MAX, same), None);
     }
 }

@@ -85,7 +85,8 @@ pub(crate) enum Body {
 /// What comes of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
-    Send(Peer, Hello),
+    /// Send a message to a peer on a plane, if its host has so many.
+    Send(Peer, usize, Hello),
     /// Connect the queue pair to this one.
     Connect(Number, Box<QpInfo>),
     /// The peer refuses the queue pair, or is not compatible: it fails.
@@ -108,6 +109,8 @@ struct Pending {
     /// The peer has said that it is connected. Nothing is repeated any more.
     settled: bool,
     failed: bool,
+    /// The plane of the next message: that of the peer's last one, and after each repetition another one.
+    plane: usize,
     due: Time,
     wait_ns: u64,
 }
@@ -126,14 +129,14 @@ impl Handshakes {
         self.early.remove(&number);
     }
 
-    /// An application has named the peer of a queue pair.
+    /// An application has named the peer of a queue pair. The first message takes this plane.
     pub(crate) fn on_rtr(
         &mut self,
         now: Time,
         own: Number,
-        peer: Peer,
-        info: QpInfo,
-        nonce: u64,
+        (peer, plane): (Peer, usize),
+        (info, nonce): (QpInfo, u64),
+        is_of: impl Fn(IpAddr, IpAddr) -> bool,
     ) -> Vec<Action> {
         let mut pending = Pending {
             peer,
@@ -144,12 +147,13 @@ impl Handshakes {
             connected: false,
             settled: false,
             failed: false,
+            plane,
             due: now.after(FIRST_WAIT_NS),
             wait_ns: FIRST_WAIT_NS,
         };
         // Its message told everything but this side's nonce.
         if let Some((address, hello)) = self.early.remove(&own)
-            && address == peer.address
+            && is_of(peer.address, address)
             && hello.from == peer.number
         {
             pending.theirs = hello.nonce;
@@ -165,22 +169,28 @@ impl Handshakes {
         self.early.remove(&own);
     }
 
+    /// The host of a queue pair's peer.
+    pub(crate) fn peer(&self, own: Number) -> Option<IpAddr> {
+        self.pending.get(&own).map(|pending| pending.peer.address)
+    }
+
     /// The queue pair cannot be connected to what the peer offers. The peer is told.
     pub(crate) fn refuse(&mut self, own: Number, reason: &str) -> Vec<Action> {
         let Some(pending) = self.pending.get_mut(&own) else { return Vec::new() };
         pending.failed = true;
         pending.due = Time::NEVER;
         let refusal = Hello { body: Body::Refused(reason.to_owned()), ..pending.message(own) };
-        vec![Action::Send(pending.peer, refusal)]
+        vec![Action::Send(pending.peer, pending.plane, refusal)]
     }
 
-    /// A message has arrived. `exists`: whether this process has such a queue pair.
+    /// A message has arrived on a plane. `exists`: whether this process has such a queue pair. `is_of`: whether a host has an address.
     pub(crate) fn on_hello(
         &mut self,
         now: Time,
-        from: IpAddr,
+        (from, plane): (IpAddr, usize),
         hello: Hello,
         exists: impl Fn(Number) -> bool,
+        is_of: impl Fn(IpAddr, IpAddr) -> bool,
     ) -> Vec<Action> {
         let own = hello.to;
         let Some(pending) = self.pending.get_mut(&own) else {
@@ -191,9 +201,11 @@ impl Handshakes {
             return Vec::new();
         };
         // Only the one that the application has named is believed.
-        if (Peer { address: from, number: hello.from }) != pending.peer || pending.failed {
+        if hello.from != pending.peer.number || !is_of(pending.peer.address, from) || pending.failed {
             return Vec::new();
         }
+        // It has come through there, so what follows may too.
+        pending.plane = plane;
         let verified = hello.echo == pending.nonce;
         let info = match hello.body {
             Body::Refused(reason) if verified => {
@@ -239,6 +251,7 @@ impl Handshakes {
             if pending.due <= now {
                 pending.wait_ns = (2 * pending.wait_ns).min(LONGEST_WAIT_NS);
                 pending.due = now.after(pending.wait_ns);
+                pending.plane = pending.plane.wrapping_add(1);
                 actions.push(pending.hello(*own));
             }
         }
@@ -260,7 +273,7 @@ impl Pending {
     }
 
     fn hello(&self, own: Number) -> Action {
-        Action::Send(self.peer, self.message(own))
+        Action::Send(self.peer, self.plane, self.message(own))
     }
 }
 
@@ -350,15 +363,30 @@ mod tests {
     struct World {
         now: Time,
         sides: [Handshakes; 2],
-        under_way: Vec<(usize, Hello)>,
+        /// From which side, on which plane.
+        under_way: Vec<(usize, usize, Hello)>,
+        /// Planes that lose all messages.
+        dead: [bool; PLANES],
         connected: [Vec<u32>; 2],
         failed: [Vec<String>; 2],
     }
 
     const NUMBERS: [Number; 2] = [Number::new(3, 70), Number::new(0, 5)];
 
+    const PLANES: usize = 3;
+
     fn address(side: usize) -> IpAddr {
-        IpAddr::from([10, 0, 0, side as u8 + 1])
+        on(side, 0)
+    }
+
+    fn on(side: usize, plane: usize) -> IpAddr {
+        IpAddr::from([10, plane as u8, 0, side as u8 + 1])
+    }
+
+    /// The address of a host ends with its number.
+    fn is_of(host: IpAddr, address: IpAddr) -> bool {
+        let (IpAddr::V4(host), IpAddr::V4(address)) = (host, address) else { return false };
+        host.octets()[3] == address.octets()[3]
     }
 
     impl World {
@@ -367,6 +395,7 @@ mod tests {
                 now: Time(0),
                 sides: [Handshakes::default(), Handshakes::default()],
                 under_way: Vec::new(),
+                dead: [false; PLANES],
                 connected: [Vec::new(), Vec::new()],
                 failed: [Vec::new(), Vec::new()],
             }
@@ -375,17 +404,20 @@ mod tests {
         fn rtr(&mut self, side: usize) {
             let peer = Peer { address: address(1 - side), number: NUMBERS[1 - side] };
             let info = info(100 + side as u32);
-            let actions = self.sides[side].on_rtr(self.now, NUMBERS[side], peer, info, 1000 + side as u64);
+            let offer = (info, 1000 + side as u64);
+            let actions = self.sides[side].on_rtr(self.now, NUMBERS[side], (peer, 0), offer, is_of);
             self.take(side, actions);
         }
 
         fn take(&mut self, side: usize, actions: Vec<Action>) {
             for action in actions {
                 match action {
-                    Action::Send(peer, hello) => {
+                    Action::Send(peer, plane, hello) => {
                         assert_eq!((peer.address, peer.number), (address(1 - side), NUMBERS[1 - side]));
                         let hello = Hello::decode(&hello.encode()).expect("a message");
-                        self.under_way.push((side, hello));
+                        if !self.dead[plane % PLANES] {
+                            self.under_way.push((side, plane % PLANES, hello));
+                        }
                     }
                     Action::Connect(own, info) => {
                         assert_eq!(own, NUMBERS[side]);
@@ -397,10 +429,11 @@ mod tests {
         }
 
         fn deliver(&mut self, at: usize) {
-            let (from, hello) = self.under_way.remove(at);
+            let (from, plane, hello) = self.under_way.remove(at);
             let side = 1 - from;
             let exists = |number| number == NUMBERS[side];
-            let actions = self.sides[side].on_hello(self.now, address(from), hello, exists);
+            let source = (on(from, plane), plane);
+            let actions = self.sides[side].on_hello(self.now, source, hello, exists, is_of);
             self.take(side, actions);
         }
 
@@ -445,10 +478,40 @@ mod tests {
         }
     }
 
+    /// A repetition takes another plane, and what answers a message the plane of that.
+    #[test]
+    fn messages_find_a_plane_that_works() {
+        for dead in [[true, false, false], [true, true, false], [true, false, true], [false, true, true]] {
+            for order in [[0, 1], [1, 0]] {
+                let mut world = World::new();
+                world.dead = dead;
+                NUMBERS.iter().zip(&mut world.sides).for_each(|(number, side)| side.created(*number));
+                world.rtr(order[0]);
+                world.deliver_all();
+                world.rtr(order[1]);
+                world.deliver_all();
+                let mut timers = 0;
+                while !world.is_settled() {
+                    timers += 1;
+                    assert!(timers <= 2 * PLANES, "{dead:?} {:?}", world.connected);
+                    world.now = world.sides[0].next_timeout().min(world.sides[1].next_timeout());
+                    for side in 0..2 {
+                        let actions = world.sides[side].on_time(world.now);
+                        world.take(side, actions);
+                    }
+                    world.deliver_all();
+                }
+            }
+        }
+    }
+
     #[test]
     fn any_message_may_be_lost() {
         for seed in 0..2_000_u64 {
             let mut world = World::new();
+            if let Some(dead) = world.dead.get_mut((seed % 4) as usize) {
+                *dead = true;
+            }
             let mut state = seed;
             let mut draw = |n: u64| {
                 state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -520,7 +583,7 @@ mod tests {
             forged(1000, 5, NUMBERS[1]),
             forged(1000, 1, Number::new(9, 9)),
         ] {
-            let actions = world.sides[0].on_hello(world.now, from, hello, |_| true);
+            let actions = world.sides[0].on_hello(world.now, (from, 0), hello, |_| true, is_of);
             assert!(!actions.iter().any(|action| matches!(action, Action::Connect(..))), "{actions:?}");
         }
         // The real one still connects.

@@ -9,13 +9,14 @@
 //! | `abi` | what `infiniband/verbs.h` declares |
 //! | `export` | the functions under the names and versions that programs link |
 //! | `handshake` | how processes find each other, without socket or clock |
-//! | `nic` | a device in use: Spindrift's context, the control socket and its thread |
+//! | `nic`, `control` | a device in use: Spindrift's context, the control sockets and their thread |
 //! | `device`, `context`, `pd`, `mr`, `cq`, `qp`, `srq`, `ah`, `channel`, `event` | the objects of C |
 //! | `connection` | the connection behind a queue pair |
 //! | `cm` | connections by address and port: what `librdmacm.so.1` does |
 //! | `mrc` | MRC's own interface: what `lib_mrc.so` does |
 //! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
 //! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
+//! | `operator` | what `spindrift ctl` sees and moves |
 //! | `tally` | what a device has moved, for `spindrift run` |
 //! | `convert` | requests and completions from one interface to the other |
 //!
@@ -31,6 +32,7 @@ mod channel;
 mod cm;
 mod connection;
 mod context;
+mod control;
 mod convert;
 mod cq;
 mod datagram;
@@ -46,6 +48,7 @@ mod local;
 mod mr;
 mod mrc;
 mod nic;
+mod operator;
 mod pd;
 mod post;
 mod qp;

@@ -4,12 +4,13 @@ use core::ffi::c_int;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::time::Instant;
 
 use spindrift::endpoint::CqId;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::fault::FaultPort;
 use spindrift::pmd::fork::Home;
 use spindrift::pmd::udp::{UdpConfig, UdpError, UdpPort};
@@ -22,12 +23,14 @@ use spindrift::work::SrqId;
 use crate::abi::event_type;
 use crate::connection::QpCore;
 use crate::context::{mtu_bytes, mtu_code};
+use crate::control::Control;
 use crate::datagram::{self, Datagram};
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
 use crate::handshake::{Action, Handshakes, Hello, Number};
 use crate::local::LocalMemory;
-use crate::tally::{Reporter, Tally, count, report_at_exit};
+use crate::operator;
+use crate::tally::{Reporter, Tally, count, end_with_process};
 use crate::ud::UdQp;
 use spindrift_programs::{NicSettings, Settings};
 
@@ -35,12 +38,8 @@ use spindrift_programs::{NicSettings, Settings};
 const MAX_DATAGRAM: usize = 16 << 10;
 /// Datagrams that are taken before timers are looked at again.
 const BATCH: usize = 64;
-/// Bytes of datagrams that may wait in the control socket, if the system allows as many.
-const RECEIVE_BUFFER: c_int = 4 << 20;
 /// How often the device reports what it has moved.
 const REPORT_NS: u64 = 1_000_000_000;
-/// How long a datagram may wait for room in the system's queue before it is dropped.
-const SEND_WAIT_MS: c_int = 100;
 /// How often a UDP port is looked for that is free on all planes.
 const PORT_TRIES: usize = 32;
 /// How long an idle lane sleeps at most, for changes of links; packets and posts wake it.
@@ -50,17 +49,20 @@ const NAP: Duration = Duration::from_millis(20);
 pub(crate) struct Nic {
     pub(crate) verbs: verbs::Context,
     pub(crate) planes: Vec<IpAddr>,
+    /// Those that stand by for the others.
+    pub(crate) standby: PlaneSet,
     /// Which process of this host this is, and its identifier.
     process: u32,
     pub(crate) pid: u32,
     home: Home,
-    control_port: u16,
-    control: UdpSocket,
+    control: Control,
     /// Where whoever reads the control socket puts a datagram.
     datagram: Mutex<Vec<u8>>,
     pub(crate) local: LocalMemory,
     pub(crate) tally: Tally,
     reporter: Option<Reporter>,
+    /// The socket for `spindrift ctl`.
+    operator: OnceLock<spindrift_control::Server>,
     /// Wakes the control thread.
     wake: OwnedFd,
     began: Instant,
@@ -123,28 +125,6 @@ impl OpenError {
     }
 }
 
-/// The first control port of the list that is free, and its place there: the kernel decides which process is which.
-fn control_socket(address: IpAddr, first: u16) -> Result<(UdpSocket, u32), OpenError> {
-    for process in 0..Number::PROCESSES {
-        let Some(port) = first.checked_add(process as u16) else { break };
-        let at = SocketAddr::new(address, port);
-        match UdpSocket::bind(at) {
-            Ok(socket) => {
-                socket.set_nonblocking(true).map_err(|error| OpenError::Control(at, error))?;
-                let (fd, size) = (socket.as_raw_fd(), size_of::<c_int>() as libc::socklen_t);
-                let buffer = RECEIVE_BUFFER;
-                let bytes = (&raw const buffer).cast();
-                // SAFETY: one number, which the call reads. Without it datagrams are lost earlier, as they may be.
-                unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes, size) };
-                return Ok((socket, process));
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(OpenError::Control(at, error)),
-        }
-    }
-    Err(OpenError::NoControlPort(first, address))
-}
-
 /// A port for each plane, all with the same number, which the kernel chooses.
 fn open_planes(planes: &[IpAddr]) -> Result<(Vec<UdpPort>, u16), UdpError> {
     let mut tries = 0;
@@ -182,6 +162,11 @@ pub(crate) fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The name of the program, as the system has it.
+pub(crate) fn program_name() -> String {
+    std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned()
+}
+
 pub(crate) fn random() -> Result<u64, OpenError> {
     let mut bytes = [0_u8; 8];
     // SAFETY: eight bytes of this function.
@@ -191,8 +176,7 @@ pub(crate) fn random() -> Result<u64, OpenError> {
 
 impl Nic {
     pub(crate) fn open(nic: &NicSettings, settings: &Settings) -> Result<Arc<Self>, OpenError> {
-        let first = nic.planes.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-        let (control, process) = control_socket(first, settings.control_port)?;
+        let (control, process) = Control::open(&nic.planes, nic.standby, settings.control_port)?;
         let (ports, udp_port) = open_planes(&nic.planes)?;
         let ports: Vec<Box<dyn Port>> = ports
             .into_iter()
@@ -216,12 +200,13 @@ impl Nic {
                 process,
                 pid: std::process::id(),
                 home: Home::here(),
-                control_port: settings.control_port,
                 control,
+                standby: nic.standby,
                 datagram: Mutex::new(vec![0; MAX_DATAGRAM]),
                 local: LocalMemory::default(),
                 tally: Tally::default(),
                 reporter: Reporter::of(&nic.name),
+                operator: OnceLock::new(),
                 wake,
                 began: Instant::now(),
                 // Numbers are seldom used again at once when a process takes the place of one that has ended.
@@ -233,11 +218,15 @@ impl Nic {
                 contexts: Mutex::default(),
             });
             let of_thread = Arc::clone(&nic);
-            let thread = std::thread::Builder::new().name("spindrift-ctl".to_owned());
+            let thread = std::thread::Builder::new().name("spindrift-peers".to_owned());
             thread.spawn(move || of_thread.run()).map_err(OpenError::Thread)?;
-            if nic.reporter.is_some() {
-                report_at_exit(&nic);
+            // Unit tests leave the folder of the user alone.
+            if !cfg!(test)
+                && let Some(server) = operator::serve(&nic, &program_name(), &settings.control_dir)
+            {
+                let _ = nic.operator.set(server);
             }
+            end_with_process(&nic);
             Ok(nic)
         })
     }
@@ -304,30 +293,25 @@ impl Nic {
         mtu_code(self.verbs.query_ports().iter().map(|port| port.max_mtu).min().unwrap_or(256))
     }
 
-    /// The control port of the process that a number names.
-    pub(crate) fn control_port_of(&self, number: Number) -> u16 {
-        self.control_port.wrapping_add(number.process() as u16)
-    }
-
-    /// Sends a datagram, or drops it: if the host cannot be reached, or the system takes none for long.
-    pub(crate) fn send_datagram(&self, to: SocketAddr, bytes: &[u8]) {
-        while let Err(error) = self.control.send_to(bytes, to) {
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return;
-            }
-            let mut poll = libc::pollfd { fd: self.control.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one element of this function.
-            if unsafe { libc::poll(&raw mut poll, 1, SEND_WAIT_MS) } <= 0 {
-                return;
-            }
+    /// Sends a datagram to the process that a number names, or drops it: if the host cannot be reached, or the system takes none for
+    /// long.
+    pub(crate) fn send_datagram(&self, host: IpAddr, number: Number, bytes: &[u8]) {
+        if self.control.send((host, number.process()), self.control.best(), bytes, true) {
+            count(&self.tally.sent);
         }
-        count(&self.tally.sent);
     }
 
     /// Reports what the device has moved, if somebody wants that.
     pub(crate) fn report(&self, ended: bool) {
         if let Some(reporter) = &self.reporter {
             reporter.write(self, ended);
+        }
+    }
+
+    /// The process ends: its socket for operators goes.
+    pub(crate) fn remove_socket(&self) {
+        if let Some(server) = self.operator.get() {
+            let _ = std::fs::remove_file(server.path());
         }
     }
 
@@ -366,7 +350,9 @@ impl Nic {
         // Nonces differ, and nobody outside can tell the next one from those before.
         state.nonces = mix(state.nonces.wrapping_add(0x9e37_79b9_7f4a_7c15));
         let nonce = state.nonces;
-        let actions = state.handshakes.on_rtr(now, number, peer, info, nonce);
+        let is_of = |host, address| self.control.is_of(host, address);
+        let (peer, offer) = ((peer, self.control.best()), (info, nonce));
+        let actions = state.handshakes.on_rtr(now, number, peer, offer, is_of);
         drop(state);
         self.perform(actions);
         self.wake();
@@ -414,12 +400,15 @@ impl Nic {
         let mut left = actions;
         while let Some(action) = left.pop() {
             match action {
-                Action::Send(peer, hello) => {
-                    let port = self.control_port_of(peer.number);
+                Action::Send(peer, plane, hello) => {
                     // It is repeated, so a full queue or a host that cannot be reached is no error yet.
-                    let _ = self.control.send_to(&hello.encode(), SocketAddr::new(peer.address, port));
+                    let to = (peer.address, peer.number.process());
+                    self.control.send(to, plane, &hello.encode(), false);
                 }
                 Action::Connect(number, info) => {
+                    if let Some(host) = self.state().handshakes.peer(number) {
+                        self.control.learn(host, info.ports.iter().map(|port| port.ip));
+                    }
                     let core = self.state().qps.get(&number).cloned();
                     if let Some(core) = core
                         && let Err(reason) = core.connect(&info)
@@ -449,7 +438,7 @@ impl Nic {
         let mut reported = self.now();
         loop {
             self.wait();
-            self.receive();
+            (0..self.planes.len()).for_each(|plane| self.receive_on(plane));
             self.on_time();
             let now = self.now();
             if now.since(reported) >= REPORT_NS {
@@ -467,8 +456,13 @@ impl Nic {
         self.home.is_elsewhere()
     }
 
-    /// Takes what has arrived on the control socket, unless another thread does. A program calls it that polls for datagrams.
+    /// Takes datagrams that have arrived. A program calls it that polls for them. On other planes the control thread takes them.
     pub(crate) fn receive(&self) {
+        self.receive_on(self.control.best());
+    }
+
+    /// Takes what has arrived on the control socket of a plane, unless another thread does.
+    fn receive_on(&self, plane: usize) {
         if self.is_elsewhere() {
             return;
         }
@@ -477,13 +471,15 @@ impl Nic {
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
+        let first_port = self.control.first_port();
+        let is_of = |host, address| self.control.is_of(host, address);
         for _ in 0..BATCH {
-            let Ok((len, source)) = self.control.recv_from(&mut buffer) else { break };
+            let Some((len, source)) = self.control.receive(plane, &mut buffer) else { break };
             let bytes = buffer.get(..len).unwrap_or_default();
             if let Some(hello) = Hello::decode(bytes) {
-                self.on_hello(source.ip(), hello);
+                self.on_hello((source.ip(), plane), hello);
             } else if let Some(own) = self.planes.first()
-                && let Some(datagram) = datagram::decode(bytes, source, *own, self.control_port)
+                && let Some(datagram) = datagram::decode(bytes, source, *own, first_port, is_of)
             {
                 self.on_datagram(&datagram);
             }
@@ -511,20 +507,22 @@ impl Nic {
             Time::NEVER => -1,
             due => (due.since(self.now()).div_ceil(1_000_000)).min(1 << 20) as c_int,
         };
-        let fds = [self.control.as_raw_fd(), self.verbs.async_fd().as_raw_fd(), self.wake.as_raw_fd()];
-        let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: three elements of this function.
-        unsafe { libc::poll(polls.as_mut_ptr(), 3, timeout) };
-        if polls[2].revents != 0 {
+        let fds = [self.wake.as_raw_fd(), self.verbs.async_fd().as_raw_fd()];
+        let fds = fds.into_iter().chain(self.control.fds());
+        let mut polls: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // SAFETY: the elements are this function's.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
+        if polls.first().is_some_and(|wake| wake.revents != 0) {
             lower(&self.wake);
         }
     }
 
-    fn on_hello(&self, from: IpAddr, hello: Hello) {
+    fn on_hello(&self, from: (IpAddr, usize), hello: Hello) {
         let now = self.now();
         let mut state = self.state();
         let State { handshakes, qps, .. } = &mut *state;
-        let actions = handshakes.on_hello(now, from, hello, |number| qps.contains_key(&number));
+        let is_of = |host, address| self.control.is_of(host, address);
+        let actions = handshakes.on_hello(now, from, hello, |number| qps.contains_key(&number), is_of);
         drop(state);
         self.perform(actions);
     }
@@ -568,7 +566,13 @@ impl Nic {
                 let found = self.srqs.lock().unwrap_or_else(PoisonError::into_inner).get(srq).cloned();
                 raise_of(found, event_type::SRQ_LIMIT_REACHED);
             }
-            AsyncEvent::PortDown { .. } | AsyncEvent::PortUp { .. } => self.on_link(),
+            AsyncEvent::PortDown { plane, .. } => self.on_link(*plane, false),
+            AsyncEvent::PortUp { plane, .. } => self.on_link(*plane, true),
+            AsyncEvent::PlanesSwitched { planes, .. } => {
+                let stands_by = planes.0 & self.standby.0 != 0;
+                count(if stands_by { &self.tally.failovers } else { &self.tally.failbacks });
+                self.control.set_serving(*planes);
+            }
             AsyncEvent::LaneFailed => {
                 tell("a lane has failed", &self.verbs.failure().unwrap_or("see above"));
                 self.tell_contexts(About::Port, event_type::DEVICE_FATAL);
@@ -582,7 +586,8 @@ impl Nic {
         self.verbs.query_ports().iter().any(|port| port.link == LinkState::Up)
     }
 
-    fn on_link(&self) {
+    fn on_link(&self, plane: u8, is_up: bool) {
+        self.control.set_link(plane, is_up);
         let up = self.is_up();
         let was = core::mem::replace(&mut self.state().is_down, !up);
         if was == up {

@@ -1,14 +1,13 @@
 //! What a device in use has moved, for `spindrift run`: written to a file of each process, if the environment names a folder for that.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use spindrift::pmd::LinkState;
 use spindrift_programs::report::{Datagrams, FOLDER, PlaneReport, ProcessReport, QueuePairs};
 
-use crate::nic::Nic;
+use crate::nic::{Nic, program_name};
 
 /// Counts of this library, beside those of the transport.
 #[derive(Debug, Default)]
@@ -16,6 +15,8 @@ pub(crate) struct Tally {
     pub(crate) created: AtomicU64,
     pub(crate) connected: AtomicU64,
     pub(crate) failed: AtomicU64,
+    pub(crate) failovers: AtomicU64,
+    pub(crate) failbacks: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
     /// Datagrams that no receive has taken.
@@ -35,8 +36,8 @@ pub(crate) struct Reporter {
     last: Mutex<ProcessReport>,
 }
 
-/// The devices that report when the process ends.
-static REPORTING: Mutex<Vec<Weak<Nic>>> = Mutex::new(Vec::new());
+/// The devices that have something to do when the process ends.
+static ENDING: Mutex<Vec<Weak<Nic>>> = Mutex::new(Vec::new());
 
 impl Reporter {
     /// `None`: nobody wants reports.
@@ -73,13 +74,15 @@ impl Reporter {
         let counters = nic.verbs.counters();
         ProcessReport {
             pid: nic.pid,
-            program: fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned(),
+            program: program_name(),
             device: self.device.clone(),
             ended,
             queue_pairs: QueuePairs {
                 created: of(&tally.created),
                 connected: of(&tally.connected),
                 failed: of(&tally.failed),
+                failovers: of(&tally.failovers),
+                failbacks: of(&tally.failbacks),
             },
             datagrams: Datagrams {
                 sent: of(&tally.sent),
@@ -96,26 +99,27 @@ impl Reporter {
     }
 }
 
-/// Sees that a device reports when the process ends.
-pub(crate) fn report_at_exit(nic: &Arc<Nic>) {
+/// Sees that a device reports when the process ends, and leaves no socket behind.
+pub(crate) fn end_with_process(nic: &Arc<Nic>) {
     extern "C" fn at_exit() {
         // A panic does not pass into C.
         let _ = std::panic::catch_unwind(|| {
-            let reporting = REPORTING.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            for nic in reporting.iter().filter_map(Weak::upgrade) {
+            let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for nic in ending.iter().filter_map(Weak::upgrade) {
                 // The child of a fork ends for itself.
                 if nic.pid == std::process::id() {
                     nic.report(true);
+                    nic.remove_socket();
                 }
             }
         });
     }
 
-    let mut reporting = REPORTING.lock().unwrap_or_else(PoisonError::into_inner);
-    reporting.retain(|nic| nic.strong_count() > 0);
-    if reporting.is_empty() {
+    let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    ending.retain(|nic| nic.strong_count() > 0);
+    if ending.is_empty() {
         // SAFETY: the function stays, as the library is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
-    reporting.push(Arc::downgrade(nic));
+    ending.push(Arc::downgrade(nic));
 }

@@ -6,7 +6,6 @@
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spindrift::work::Sge;
@@ -203,8 +202,7 @@ impl UdQp {
                 }
             }
         }
-        let port = self.nic.control_port_of(number);
-        self.nic.send_datagram(SocketAddr::new(gid::address(route.dgid), port), &bytes);
+        self.nic.send_datagram(gid::address(route.dgid), number, &bytes);
         wc_status::SUCCESS
     }
 

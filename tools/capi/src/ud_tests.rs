@@ -49,7 +49,7 @@ impl Side {
 
         let planes = vec!["127.0.0.1".parse().unwrap()];
         let device: &DeviceBox =
-            Box::leak(Box::new(DeviceBox::new(0, NicSettings { name: "spindrift0".to_owned(), planes })));
+            Box::leak(Box::new(DeviceBox::new(0, NicSettings::new("spindrift0", planes))));
         DEVICES.lock().unwrap().push(device);
         let mut memory = vec![0_u8; MEMORY];
         // SAFETY: the objects are used in the order of verbs, and the memory lives as long as they do.

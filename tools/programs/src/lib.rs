@@ -14,4 +14,4 @@ pub mod report;
 pub mod settings;
 pub mod view;
 
-pub use settings::{NicSettings, Settings, SettingsError};
+pub use settings::{NicSettings, OperatorFolder, Settings, SettingsError};

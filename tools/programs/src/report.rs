@@ -45,6 +45,12 @@ pub struct QueuePairs {
     pub connected: u64,
     /// Failed: what a program itself puts into ERROR is none of them.
     pub failed: u64,
+    /// How often one moved to the planes that stand by.
+    #[serde(default)]
+    pub failovers: u64,
+    /// How often one moved back.
+    #[serde(default)]
+    pub failbacks: u64,
 }
 
 /// How many datagrams (UD) a process has handled.

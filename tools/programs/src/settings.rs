@@ -1,7 +1,9 @@
 //! What the environment says of the devices to show and their planes. Nothing is opened here.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
 
+use spindrift::path::PlaneSet;
 use spindrift_pmd::fault::FaultPlan;
 
 /// A device and the planes that it consists of.
@@ -11,6 +13,15 @@ pub struct NicSettings {
     pub name: String,
     /// The address of each plane.
     pub planes: Vec<IpAddr>,
+    /// Those that stand by for the others, as the planes of a second NIC.
+    pub standby: PlaneSet,
+}
+
+impl NicSettings {
+    /// A device whose planes are all used.
+    pub fn new(name: impl Into<String>, planes: Vec<IpAddr>) -> Self {
+        Self { name: name.into(), planes, standby: PlaneSet(0) }
+    }
 }
 
 /// See the [module documentation](self).
@@ -26,6 +37,30 @@ pub struct Settings {
     pub fault: Option<FaultPlan>,
     /// The seed of the faults' draws.
     pub seed: u64,
+    /// Where the socket for `spindrift ctl` is.
+    pub control_dir: OperatorFolder,
+}
+
+/// The folder of the socket through which an operator sees and moves queue pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OperatorFolder {
+    /// The one where `spindrift ctl` looks.
+    #[default]
+    Usual,
+    /// There is no socket.
+    None,
+    /// Another one.
+    At(PathBuf),
+}
+
+impl OperatorFolder {
+    fn of(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            path if path.starts_with('/') => Ok(Self::At(path.into())),
+            _ => Err("write a folder from / on, or none".to_owned()),
+        }
+    }
 }
 
 /// A setting that cannot be used.
@@ -85,8 +120,8 @@ impl Settings {
             return Err(SettingsError { name, value: value.unwrap_or_default(), reason });
         }
         let nics = nics.unwrap_or_else(|| {
-            let planes = planes.unwrap_or_else(|| vec![usual_address()]);
-            vec![NicSettings { name: "spindrift0".to_owned(), planes }]
+            let (planes, standby) = planes.unwrap_or_else(|| (vec![usual_address()], PlaneSet(0)));
+            vec![NicSettings { name: "spindrift0".to_owned(), planes, standby }]
         });
         let port = parsed(of("SPINDRIFT_CONTROL_PORT"), |text| {
             text.parse::<u16>().ok().filter(|port| (1_024..=60_000).contains(port)).ok_or_else(|| {
@@ -102,11 +137,12 @@ impl Settings {
             part_id: parsed(of("SPINDRIFT_VENDOR_PART_ID"), part_id)?.unwrap_or(0),
             fault,
             seed: parsed(of("SPINDRIFT_SEED"), number)?.unwrap_or(1),
+            control_dir: parsed(of("SPINDRIFT_CONTROL_DIR"), OperatorFolder::of)?.unwrap_or_default(),
         })
     }
 }
 
-/// `name=address,address;name=address`.
+/// `name=address,address+address;name=address`.
 fn nics(text: &str) -> Result<Vec<NicSettings>, String> {
     let mut all: Vec<NicSettings> = Vec::new();
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -119,20 +155,30 @@ fn nics(text: &str) -> Result<Vec<NicSettings>, String> {
         if all.iter().any(|other| other.name == name) {
             return Err(format!("{name}: there are two of this name"));
         }
-        all.push(NicSettings { name: name.to_owned(), planes: planes(addresses)? });
+        let (planes, standby) = planes(addresses)?;
+        all.push(NicSettings { name: name.to_owned(), planes, standby });
     }
     if all.is_empty() { Err("there is no device".to_owned()) } else { Ok(all) }
 }
 
-/// Addresses of one family, one for each plane.
-fn planes(text: &str) -> Result<Vec<IpAddr>, String> {
-    let mut planes = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        let address: IpAddr = part.parse().map_err(|_| format!("{part} is no address"))?;
-        if planes.contains(&address) {
-            return Err(format!("{part} is the address of two planes"));
-        }
-        planes.push(address);
+/// Addresses, separated by commas.
+fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
+    let address = |part: &str| part.parse().map_err(|_| format!("{part} is no address"));
+    text.split(',').map(str::trim).map(address).collect()
+}
+
+/// Addresses of one family, one for each plane, and those planes of them that stand by: after a `+`, as those of a second NIC.
+fn planes(text: &str) -> Result<(Vec<IpAddr>, PlaneSet), String> {
+    let nics: Vec<_> = text.split('+').map(addresses).collect::<Result<_, _>>()?;
+    if nics.len() > 2 {
+        return Err("a device has two NICs at most, so there is at most one +".to_owned());
+    }
+    let primary = nics.first().map_or(0, Vec::len);
+    let planes = nics.concat();
+    if let Some(twice) =
+        planes.iter().enumerate().find(|(at, plane)| planes.iter().take(*at).any(|other| other == *plane))
+    {
+        return Err(format!("{} is the address of two planes", twice.1));
     }
     let is_v4 = |address: &IpAddr| address.is_ipv4();
     if planes.iter().any(is_v4) && !planes.iter().all(is_v4) {
@@ -141,7 +187,8 @@ fn planes(text: &str) -> Result<Vec<IpAddr>, String> {
     if planes.len() > MAX_PLANES {
         return Err(format!("a device has at most {MAX_PLANES} planes"));
     }
-    Ok(planes)
+    let standby = PlaneSet::first(planes.len() as u8).0 & !PlaneSet::first(primary as u8).0;
+    Ok((planes, PlaneSet(standby)))
 }
 
 /// The address from which this host reaches others, or its loopback address.
@@ -172,15 +219,35 @@ mod tests {
             |text: &[&str]| text.iter().map(|part| part.parse().unwrap()).collect::<Vec<IpAddr>>();
         let one = of(&[("SPINDRIFT_PLANES", "10.0.0.1, 10.1.0.1")]).unwrap();
         let planes = addresses(&["10.0.0.1", "10.1.0.1"]);
-        assert_eq!(one.nics, [NicSettings { name: "spindrift0".to_owned(), planes }]);
+        assert_eq!(one.nics, [NicSettings::new("spindrift0", planes)]);
         assert_eq!((one.control_port, one.part_id), (CONTROL_PORT, 0));
         let two =
             of(&[("SPINDRIFT_NICS", "a=::1;b-1=::2,::3"), ("SPINDRIFT_CONTROL_PORT", "30000")]).unwrap();
-        assert_eq!(two.nics[1], NicSettings { name: "b-1".to_owned(), planes: addresses(&["::2", "::3"]) });
+        assert_eq!(two.nics[1], NicSettings::new("b-1", addresses(&["::2", "::3"])));
         assert_eq!(two.control_port, 30_000);
         assert_eq!(of(&[]).unwrap().nics.len(), 1);
         // As a shell leaves it.
         assert_eq!(of(&[("SPINDRIFT_NICS", "")]).unwrap().nics[0].name, "spindrift0");
+    }
+
+    #[test]
+    fn an_operator_has_a_folder_or_none() {
+        for (text, folder) in [
+            ("", OperatorFolder::Usual),
+            ("none", OperatorFolder::None),
+            ("/run/a", OperatorFolder::At("/run/a".into())),
+        ] {
+            assert_eq!(of(&[("SPINDRIFT_CONTROL_DIR", text)]).unwrap().control_dir, folder);
+        }
+    }
+
+    #[test]
+    fn a_second_nic_stands_by() {
+        let one = of(&[("SPINDRIFT_PLANES", "10.0.0.1, 10.1.0.1 + 10.2.0.1")]).unwrap();
+        assert_eq!((one.nics[0].planes.len(), one.nics[0].standby), (3, PlaneSet(0b100)));
+        let two = of(&[("SPINDRIFT_NICS", "a=::1+::2,::3;b=::4")]).unwrap();
+        assert_eq!(two.nics[0].planes[2], "::3".parse::<IpAddr>().unwrap());
+        assert_eq!([two.nics[0].standby, two.nics[1].standby], [PlaneSet(0b110), PlaneSet(0)]);
     }
 
     #[test]
@@ -191,6 +258,11 @@ mod tests {
             ("SPINDRIFT_PLANES", "10.0.0.1,x", "x is no address"),
             ("SPINDRIFT_PLANES", "10.0.0.1,10.0.0.1", "two planes"),
             ("SPINDRIFT_PLANES", "10.0.0.1,::1", "one family"),
+            ("SPINDRIFT_PLANES", "10.0.0.1+::1", "one family"),
+            ("SPINDRIFT_PLANES", "10.0.0.1+10.0.0.1", "two planes"),
+            ("SPINDRIFT_PLANES", "10.0.0.1+", " is no address"),
+            ("SPINDRIFT_PLANES", "+10.0.0.1", " is no address"),
+            ("SPINDRIFT_PLANES", "10.0.0.1+10.0.0.2+10.0.0.3", "two NICs at most"),
             ("SPINDRIFT_NICS", "10.0.0.1", "NAME=ADDRESS"),
             ("SPINDRIFT_NICS", "a b=10.0.0.1", "a name has"),
             ("SPINDRIFT_NICS", "a=10.0.0.1;a=10.0.0.2", "two of this name"),
@@ -199,6 +271,7 @@ mod tests {
             ("SPINDRIFT_CONTROL_PORT", "80", "1024 to 60000"),
             ("SPINDRIFT_FAULT", "los=1%", "unknown word"),
             ("SPINDRIFT_SEED", "x", "invalid digit"),
+            ("SPINDRIFT_CONTROL_DIR", "here", "from / on, or none"),
             ("SPINDRIFT_VENDOR_PART_ID", "4294967296", "too large"),
         ] {
             let error = of(&[(name, value)]).unwrap_err();

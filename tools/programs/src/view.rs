@@ -281,7 +281,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("spindrift-view-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let planes = vec!["127.0.0.1".parse().unwrap(), "127.0.0.2".parse().unwrap()];
-        let nics = ["one", "two"].map(|name| NicSettings { name: name.to_owned(), planes: planes.clone() });
+        let nics = ["one", "two"].map(|name| NicSettings::new(name, planes.clone()));
         write(&folder, &nics, &[]).unwrap();
         for (path, text) in [
             ("infiniband/one/node_type", "1: CA\n"),

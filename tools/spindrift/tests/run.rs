@@ -230,53 +230,117 @@ fn ucx_finds_the_device_and_uses_it() {
     }
 }
 
-/// The program with checks of its own: `programs/allreduce.c`.
-#[test]
-fn mpi_runs_over_it() {
+/// `programs/allreduce.c`, an MPI job that checks its own results, on three ranks; the reports of the ranks. `None`: something that it needs is missing.
+fn allreduce(name: &str, planes: &str, fault: &str) -> Option<Json> {
     if !has("mpirun") || !has("mpicc") || !has_view() {
-        return;
+        return None;
     }
-    let (binary, summary) = (temp("allreduce"), temp("allreduce.json"));
+    let (binary, summary) = (temp(name), temp(&format!("{name}.json")));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/allreduce.c");
     let compiled = Command::new("mpicc").args(["-O1", "-o"]).arg(&binary).arg(source).output().unwrap();
     assert!(compiled.status.success(), "{}", stderr(&compiled));
-    let program = [
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "-np",
-        "3",
-        "--mca",
-        "pml",
-        "ucx",
-        "--mca",
-        "osc",
-        "ucx",
-        binary.to_str().unwrap(),
-    ];
-    // Without a fault, with losses on both planes, and without the second plane.
-    for fault in ["", "loss=5%", "blackhole,port=1"] {
-        let options =
-            ["--planes", "127.0.0.1,127.0.0.2", "--json", summary.to_str().unwrap(), "--fault", fault];
-        let mut command = run_of(&options, &program);
-        command.envs(UCX);
-        let ended = end(&mut command);
-        assert!(ended.status.success(), "{fault}: {}{}", stdout(&ended), stderr(&ended));
-        assert!(stdout(&ended).contains("right on 3 ranks"), "{fault}: {}", stdout(&ended));
-        let read = json(&fs::read(&summary).unwrap());
-        let ranks = read["processes"].as_array().unwrap();
-        assert_eq!(ranks.len(), 3, "{read}");
-        for rank in ranks {
-            assert!(rank["counters"]["tx_data_bytes"].as_u64().unwrap() > 1 << 21, "{rank}");
-            let failed = &rank["queue_pairs"]["failed"];
-            assert_eq!((&rank["ended"], failed), (&Json::from(true), &Json::from(0)), "{rank}");
-            let silent = rank["planes"][1]["rx_frames"] == 0;
-            assert_eq!(silent, fault.starts_with("blackhole"), "{fault}: {rank}");
-        }
+    let of_mpi = "--allow-run-as-root --oversubscribe -np 3 --mca pml ucx --mca osc ucx";
+    let program = ["mpirun"].into_iter().chain(of_mpi.split(' ')).chain(binary.to_str());
+    let options = ["--planes", planes, "--json", summary.to_str().unwrap(), "--fault", fault];
+    let mut command = run_of(&options, &program.collect::<Vec<_>>());
+    let ended = end(command.envs(UCX));
+    assert!(ended.status.success(), "{fault}: {}{}", stdout(&ended), stderr(&ended));
+    assert!(stdout(&ended).contains("right on 3 ranks"), "{fault}: {}", stdout(&ended));
+    let read = json(&fs::read(&summary).unwrap());
+    let ranks = read["processes"].as_array().unwrap();
+    assert_eq!(ranks.len(), 3, "{read}");
+    for rank in ranks {
+        assert!(rank["counters"]["tx_data_bytes"].as_u64().unwrap() > 1 << 21, "{rank}");
+        let failed = &rank["queue_pairs"]["failed"];
+        assert_eq!((&rank["ended"], failed), (&Json::from(true), &Json::from(0)), "{rank}");
     }
     for file in [binary, summary] {
         fs::remove_file(file).unwrap();
     }
+    Some(read)
+}
+
+/// Without a fault, with losses on both planes, and without the second plane.
+#[test]
+fn mpi_runs_over_it() {
+    for fault in ["", "loss=5%", "blackhole,port=1"] {
+        let Some(read) = allreduce("allreduce", "127.0.0.1,127.0.0.2", fault) else { return };
+        for rank in read["processes"].as_array().unwrap() {
+            let silent = rank["planes"][1]["rx_frames"] == 0;
+            assert_eq!(silent, fault.starts_with("blackhole"), "{fault}: {rank}");
+        }
+    }
+}
+
+/// A NIC dies in silence in the middle of the job, or has no link: the planes of the second one take over.
+#[test]
+fn mpi_survives_a_nic() {
+    for fault in ["blackhole,port=0,after=300;blackhole,port=0,dir=rx,after=300", "down,port=0"] {
+        let Some(read) = allreduce("survives", "127.0.0.1+127.0.0.2", fault) else { return };
+        let ranks = read["processes"].as_array().unwrap();
+        let moved: u64 = ranks.iter().map(|rank| rank["queue_pairs"]["failovers"].as_u64().unwrap()).sum();
+        assert!(moved > 0, "{fault}: {read}");
+    }
+}
+
+/// `spindrift ctl` sees the queue pairs of a program by the program's numbers, and moves them to the second NIC and back.
+#[test]
+fn an_operator_sees_and_moves_queue_pairs() {
+    if !Path::new("/usr/bin/ib_write_bw").exists() {
+        eprintln!("SKIPPED: there is no ib_write_bw (package perftest)");
+        return;
+    }
+    let (folder, summary) = (temp("operator"), temp("operator.json"));
+    let planes = ["--planes", "127.0.0.1+127.0.0.2", "--control-dir", folder.to_str().unwrap()];
+    let port = free_port();
+    let program = ["ib_write_bw", "-D", "8", "-p", &port];
+    let server = Running::start(&mut run_of(&planes, &program));
+    let options = [&planes[..], &["--json", summary.to_str().unwrap()]].concat();
+    let script = "until ib_write_bw -D 8 -p $0 127.0.0.1; do sleep 0.02; done";
+    let client = Running::start(&mut run_of(&options, &["sh", "-c", script, &port]));
+    let ctl = |args: &[&str]| {
+        let all = [&["ctl"], args, &["--control-dir", folder.to_str().unwrap(), "--json"]].concat();
+        json(&support::run(&all).stdout)
+    };
+    let connected = || {
+        let told = ctl(&["status"]);
+        let mut all = Vec::new();
+        for process in told["processes"].as_array()? {
+            assert_eq!(process["program"], "ib_write_bw");
+            let queue_pair = &process["queue_pairs"][0];
+            let number = queue_pair["queue_pair"].as_u64().filter(|_| queue_pair["state"] == "RTS")?;
+            let peer = queue_pair["peer"]["queue_pair"].as_u64()?;
+            assert_eq!(queue_pair["roles"]["standby"], Json::from(vec![1]), "{told}");
+            all.push((number, peer));
+        }
+        (all.len() == 2).then_some(all)
+    };
+    let began = std::time::Instant::now();
+    let numbers = loop {
+        if let Some(numbers) = connected() {
+            break numbers;
+        }
+        assert!(began.elapsed() < PATIENCE, "{}", ctl(&["status"]));
+    };
+    // Each is the other's peer, as the programs told each other.
+    assert_eq!((numbers[0].0, numbers[0].1), (numbers[1].1, numbers[1].0));
+    let wanted = numbers[0].0.to_string();
+    let moved = ctl(&["prefer", "standby", "--qp", &wanted]);
+    assert!(moved.to_string().contains(&wanted), "{moved}");
+    ctl(&["prefer", "standby"]);
+    ctl(&["prefer", "primary"]);
+    for (run, name) in [(client, "the client"), (server, "the server")] {
+        let ended = end_of(run, PATIENCE, name);
+        assert!(ended.status.success(), "{}{}", stdout(&ended), stderr(&ended));
+    }
+    let read = json(&fs::read(&summary).unwrap());
+    let process =
+        read["processes"].as_array().unwrap().iter().find(|one| one["queue_pairs"]["connected"] == 1);
+    let queue_pairs = &process.unwrap()["queue_pairs"];
+    assert!(queue_pairs["failovers"].as_u64() > Some(0) && queue_pairs["failed"] == 0, "{read}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "sockets are left");
+    fs::remove_dir(folder).unwrap();
+    fs::remove_file(summary).unwrap();
 }
 
 /// A process that is killed has reported what it had moved by then; its peer ends by itself.

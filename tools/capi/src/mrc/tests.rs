@@ -46,7 +46,7 @@ fn device() -> &'static DeviceBox {
     let at = NEXT.fetch_add(1, Ordering::Relaxed) % DEVICES.len();
     DEVICES[at].get_or_init(|| {
         let planes = vec!["127.0.0.1".parse().unwrap(), "127.0.0.2".parse().unwrap()];
-        DeviceBox::new(at, NicSettings { name: format!("mrc{at}"), planes })
+        DeviceBox::new(at, NicSettings::new(format!("mrc{at}"), planes))
     })
 }
 

@@ -55,6 +55,7 @@ impl Library {
     pub(crate) fn command(&self, path: &Path, planes: &str, args: &str) -> Command {
         let mut command = Command::new(path);
         command.env("LD_LIBRARY_PATH", &self.0).env("SPINDRIFT_PLANES", planes);
+        command.env("SPINDRIFT_CONTROL_DIR", "none");
         command.args(args.split_whitespace());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -73,6 +74,13 @@ pub(crate) struct Running(pub(crate) Child);
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        let pid = self.0.id();
+        // A child that has ended stays as a zombie until somebody waits for it.
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        state.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z'))
     }
 
     /// Waits for its end: the exit code, and all that it has written.

@@ -15,23 +15,24 @@ use crate::toml_file::TomlFile;
 use crate::usage::usage;
 
 /// Each setting: its variable, and its option.
-const NAMES: [(&str, &str); 6] = [
+const NAMES: [(&str, &str); 7] = [
     ("SPINDRIFT_PLANES", "--planes"),
     ("SPINDRIFT_NICS", "--nics"),
     ("SPINDRIFT_CONTROL_PORT", "--control-port"),
     ("SPINDRIFT_VENDOR_PART_ID", "--vendor-part-id"),
     ("SPINDRIFT_FAULT", "--fault"),
     ("SPINDRIFT_SEED", "--seed"),
+    ("SPINDRIFT_CONTROL_DIR", "--control-dir"),
 ];
 
 /// Settings as the user gives them.
 #[derive(Args, Debug)]
 pub(super) struct Sources {
-    /// This host's addresses on the planes of the one device `spindrift0`, as A,B,C [default: the address from which
-    /// this host reaches others]
+    /// This host's addresses on the planes of the one device `spindrift0`, as A,B,C; planes of a second NIC, which
+    /// stands by, after a +, as A,B+C,D [default: the address from which this host reaches others]
     #[arg(long, value_name = "ADDRESSES")]
     planes: Option<String>,
-    /// Several devices, as NAME=A,B;NAME=C,D
+    /// Several devices, as NAME=A,B;NAME=C+D
     #[arg(long, value_name = "DEVICES", conflicts_with = "planes")]
     nics: Option<String>,
     /// The first UDP port by which processes find each other, 1024 to 60000 [default: 24971]
@@ -46,6 +47,9 @@ pub(super) struct Sources {
     /// Seed of the faults' draws [default: 1]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<String>,
+    /// Folder of the sockets for `spindrift ctl`, or none [default: where `spindrift ctl` looks]
+    #[arg(long, value_name = "DIR")]
+    control_dir: Option<String>,
     /// A file with settings (TOML). Options and environment variables come before it
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -55,30 +59,50 @@ pub(super) struct Sources {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
-    planes: Option<Vec<String>>,
-    nics: Option<BTreeMap<String, Vec<String>>>,
+    planes: Option<Planes>,
+    nics: Option<BTreeMap<String, Planes>>,
     control_port: Option<u64>,
     vendor_part_id: Option<u64>,
     fault: Option<String>,
     seed: Option<u64>,
+    control_dir: Option<String>,
+}
+
+/// The planes of one NIC, or those of the two NICs of a device.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a list of addresses, or two such lists: the second NIC stands by")]
+enum Planes {
+    One(Vec<String>),
+    Several(Vec<Vec<String>>),
+}
+
+impl Planes {
+    /// As options have it.
+    fn text(&self) -> String {
+        match self {
+            Self::One(planes) => planes.join(","),
+            Self::Several(nics) => nics.iter().map(|planes| planes.join(",")).collect::<Vec<_>>().join("+"),
+        }
+    }
 }
 
 impl File {
-    fn values(self) -> [Option<String>; 6] {
+    fn values(self) -> [Option<String>; 7] {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let nics = self.nics.map(|nics| {
             nics.into_iter()
-                .map(|(name, planes)| format!("{name}={}", planes.join(",")))
+                .map(|(name, planes)| format!("{name}={}", planes.text()))
                 .collect::<Vec<_>>()
                 .join(";")
         });
         [
-            self.planes.map(|planes| planes.join(",")),
+            self.planes.as_ref().map(Planes::text),
             nics,
             number(self.control_port),
             number(self.vendor_part_id),
             self.fault,
             number(self.seed),
+            self.control_dir,
         ]
     }
 }
@@ -92,12 +116,19 @@ pub(super) struct Found {
 
 impl Sources {
     pub(super) fn settings(&self) -> Result<Found> {
-        let options =
-            [&self.planes, &self.nics, &self.control_port, &self.vendor_part_id, &self.fault, &self.seed]
-                .map(Clone::clone);
+        let options = [
+            &self.planes,
+            &self.nics,
+            &self.control_port,
+            &self.vendor_part_id,
+            &self.fault,
+            &self.seed,
+            &self.control_dir,
+        ]
+        .map(Clone::clone);
         let variables = NAMES.map(|(variable, _)| env::var(variable).ok().filter(|value| !value.is_empty()));
         let (file, file_name) = match &self.settings {
-            None => ([const { None }; 6], String::new()),
+            None => ([const { None }; 7], String::new()),
             Some(path) => {
                 let file = TomlFile::read(path, "settings file")?;
                 (file.parse::<File>()?.values(), file.name().to_owned())
@@ -110,8 +141,8 @@ impl Sources {
 }
 
 /// The first of the sources that has a setting decides. Planes and devices are one setting.
-fn resolve(sources: [[Option<String>; 6]; 3], file: &str) -> Result<Found> {
-    let mut values: [Option<(usize, String)>; 6] = [const { None }; 6];
+fn resolve(sources: [[Option<String>; 7]; 3], file: &str) -> Result<Found> {
+    let mut values: [Option<(usize, String)>; 7] = [const { None }; 7];
     for (source, given) in sources.into_iter().enumerate() {
         let has_devices = values.iter().take(2).any(Option::is_some);
         for (at, (value, given)) in values.iter_mut().zip(given).enumerate() {
@@ -167,7 +198,8 @@ pub(super) fn explain(found: &Found) -> Vec<String> {
         for (at, plane) in nic.planes.iter().enumerate() {
             let found = local.iter().find(|address| address.ip == *plane);
             let interface = found.map_or("lo", |address| &address.interface.name);
-            lines.push(format!("  plane {at:<6} {plane} on {interface}"));
+            let role = if nic.standby.contains(at as u8) { ", stands by" } else { "" };
+            lines.push(format!("  plane {at:<6} {plane} on {interface}{role}"));
         }
     }
     lines.push(format!("control port   UDP {}, or the first free one after it", settings.control_port));
@@ -182,36 +214,47 @@ pub(super) fn explain(found: &Found) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn some(values: [&str; 6]) -> [Option<String>; 6] {
+    fn some(values: [&str; 7]) -> [Option<String>; 7] {
         values.map(|value| (!value.is_empty()).then(|| value.to_owned()))
     }
 
-    fn found(sources: &[[&str; 6]; 3]) -> Result<Vec<String>, String> {
+    fn found(sources: &[[&str; 7]; 3]) -> Result<Vec<String>, String> {
         let found = resolve((*sources).map(some), "here.toml").map_err(|error| error.to_string())?;
         Ok(found.variables.iter().map(|(_, value)| value.to_string_lossy().into_owned()).collect())
     }
 
     #[test]
     fn options_come_before_variables_and_those_before_a_file() {
-        let none = [""; 6];
-        let file = ["127.0.0.3", "", "30000", "4129", "loss=1%", "7"];
-        let variables = ["", "a=127.0.0.2", "30001", "", "", ""];
+        let none = [""; 7];
+        let file = ["127.0.0.3", "", "30000", "4129", "loss=1%", "7", "/run/a"];
+        let variables = ["", "a=127.0.0.2", "30001", "", "", "", ""];
         assert_eq!(found(&[none, none, file]).unwrap(), file);
         // Devices of one source replace the planes of another.
         assert_eq!(
             found(&[none, variables, file]).unwrap(),
-            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7"]
+            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7", "/run/a"]
         );
-        let options = ["127.0.0.1", "", "", "", "", "8"];
+        let options = ["127.0.0.1", "", "", "", "", "8", "none"];
         assert_eq!(
             found(&[options, variables, file]).unwrap(),
-            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8"]
+            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8", "none"]
         );
     }
 
     #[test]
+    fn a_file_has_lists_of_addresses() {
+        let values = |text: &str| toml::from_str::<File>(text).map(File::values);
+        let one = values("planes = [\"::1\", \"::2\"]").unwrap();
+        assert_eq!(one[0].as_deref(), Some("::1,::2"));
+        let two = values("[nics]\na = [[\"::1\", \"::2\"], [\"::3\"]]\nb = [\"::4\"]").unwrap();
+        assert_eq!(two[1].as_deref(), Some("a=::1,::2+::3;b=::4"));
+        let error = values("planes = \"::1\"").unwrap_err().to_string();
+        assert!(error.contains("a list of addresses, or two such lists"), "{error}");
+    }
+
+    #[test]
     fn an_error_names_where_the_setting_came_from() {
-        let (none, bad) = ([""; 6], ["127.0.0.1,x", "", "", "", "", ""]);
+        let (none, bad) = ([""; 7], ["127.0.0.1,x", "", "", "", "", "", ""]);
         for (sources, text) in [
             ([bad, none, none], "--planes 127.0.0.1,x: x is no address"),
             ([none, bad, none], "SPINDRIFT_PLANES=127.0.0.1,x: x is no address"),

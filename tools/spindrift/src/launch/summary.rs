@@ -68,6 +68,12 @@ fn of_device(device: &str, reports: &[&ProcessReport]) -> Vec<String> {
         counter("timeouts"),
         counter("port_changes") + counter("peer_port_changes"),
     ));
+    let (failovers, failbacks) =
+        (sum(&|report| report.queue_pairs.failovers), sum(&|report| report.queue_pairs.failbacks));
+    if failovers + failbacks > 0 {
+        let (there, back) = (count(failovers, "time"), count(failbacks, "time"));
+        lines.push(format!("  moved to the second NIC {there}, and back {back}"));
+    }
     let (sent, dropped) = (sum(&|report| report.datagrams.sent), sum(&|report| report.datagrams.dropped));
     if sent + dropped > 0 {
         let received = sum(&|report| report.datagrams.received);

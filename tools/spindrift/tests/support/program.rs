@@ -14,6 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 pub(crate) fn run_of(options: &[&str], program: &[impl AsRef<OsStr>]) -> Command {
     let mut command = spindrift();
     command.arg("run").args(options).arg("--").args(program);
+    command.env("SPINDRIFT_CONTROL_DIR", "none");
     for name in ["SPINDRIFT_PLANES", "SPINDRIFT_NICS", "SPINDRIFT_FAULT", "SPINDRIFT_SEED"] {
         command.env_remove(name);
     }
