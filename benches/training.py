@@ -19,6 +19,7 @@ made here is removed at the end, also after a signal or an error.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -243,43 +244,61 @@ def stall(progress):
     return max((later[0] - earlier[0] for earlier, later in zip(progress, progress[1:])), default=0.0)
 
 
-def plot(path, results, steps):
-    """Steps over time, a line for each case."""
+def pieces(progress):
+    """Steps over time: a new line where the job was started again."""
+    lines = []
+    for at, (seconds, step, _) in enumerate(progress):
+        if at == 0 or step <= progress[at - 1][1]:
+            lines.append([])
+        lines[-1].append((seconds, step))
+    return lines
+
+
+def thin(line, span):
+    """A point in each span of time, and the last one before a gap."""
+    kept = []
+    for at, point in enumerate(line):
+        is_last = at + 1 == len(line) or line[at + 1][0] - point[0] > 10 * span
+        if not kept or point[0] - kept[-1][0] > span or is_last:
+            kept.append(point)
+    return kept
+
+
+def plot(path, title, unit, curves):
+    """Values over time: some lines for each case."""
     colours = ["#000000", "#d55e00", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7"]
     dashes = ["", "6 3", "", "6 3", "", "6 3", "2 2"]
     width, height, left, top, right, bottom = 900, 460, 70, 40, 190, 50
-    end = max(progress[-1][0] for progress, _, _ in results.values())
+    points = [point for lines in curves.values() for line in lines for point in line]
+    end, most = max(seconds for seconds, _ in points), max(value for _, value in points)
+    # Some five lines, at numbers that are easy to read.
+    between = next(unit * ten for ten in (0.01, 0.1, 1, 10, 100, 1000, 10000) for unit in (1, 2, 2.5, 5) if most / (unit * ten) <= 6)
+    count = math.ceil(most / between - 1e-9)
+    most = count * between
 
     def x(seconds):
         return left + (width - left - right) * seconds / end
 
-    def y(step):
-        return height - bottom - (height - top - bottom) * step / steps
+    def y(value):
+        return height - bottom - (height - top - bottom) * value / most
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-           f'<text x="{left}" y="22" font-size="15">Progress of a training job while a NIC dies</text>']
-    for part in range(6):
-        step = steps * part // 5
-        out.append(f'<line x1="{left}" y1="{y(step):.1f}" x2="{width - right}" y2="{y(step):.1f}" stroke="#dddddd"/>')
-        out.append(f'<text x="{left - 8}" y="{y(step) + 4:.1f}" text-anchor="end">{step}</text>')
+           f'<text x="{left}" y="22" font-size="15">{title}</text>']
+    for part in range(count + 1):
+        value = part * between
+        out.append(f'<line x1="{left}" y1="{y(value):.1f}" x2="{width - right}" y2="{y(value):.1f}" stroke="#dddddd"/>')
+        out.append(f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
     every = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if end / each <= 8)
     for seconds in range(0, int(end) + 1, every):
         out.append(f'<text x="{x(seconds):.1f}" y="{height - bottom + 18}" text-anchor="middle">{seconds}</text>')
     out.append(f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle">seconds</text>')
-    out.append(f'<text transform="translate(16 {height / 2}) rotate(-90)" text-anchor="middle">steps</text>')
-    for number, (case, (progress, _, _)) in enumerate(results.items()):
+    out.append(f'<text transform="translate(16 {height / 2}) rotate(-90)" text-anchor="middle">{unit}</text>')
+    for number, (case, lines) in enumerate(curves.items()):
         style = f'fill="none" stroke="{colours[number % 7]}" stroke-width="2" stroke-dasharray="{dashes[number % 7]}"'
-        pieces, last = [], None
-        for at, (seconds, step, _) in enumerate(progress):
-            # A point in each pixel; a new line where the job was started again.
-            again = at == 0 or step <= progress[at - 1][1]
-            if again:
-                pieces.append([])
-            if again or seconds - last > end / 600 or at + 1 == len(progress) or progress[at + 1][1] <= step:
-                pieces[-1].append(f"{x(seconds):.1f},{y(step):.1f}")
-                last = seconds
-        out.extend(f'<polyline points="{" ".join(points)}" {style}/>' for points in pieces)
+        for line in lines:
+            coordinates = " ".join(f"{x(seconds):.1f},{y(value):.1f}" for seconds, value in thin(line, end / 600))
+            out.append(f'<polyline points="{coordinates}" {style}/>')
         at = top + 20 * number + 10
         out.append(f'<line x1="{width - right + 12}" y1="{at}" x2="{width - right + 42}" y2="{at}" {style}/>')
         out.append(f'<text x="{width - right + 50}" y="{at + 4}">{case}</text>')
@@ -336,7 +355,8 @@ def main():
     except Failed as failed:
         sys.exit(f"training.py: {failed}")
     if arguments.plot:
-        plot(arguments.plot, results, arguments.steps)
+        curves = {case: pieces(progress) for case, (progress, _, _) in results.items()}
+        plot(arguments.plot, "Progress of a training job while a NIC dies", "steps", curves)
     sys.exit(1 if wrong else 0)
 
 

@@ -230,22 +230,23 @@ fn ucx_finds_the_device_and_uses_it() {
     }
 }
 
-/// `programs/allreduce.c`, an MPI job that checks its own results, on three ranks; the reports of the ranks. `None`: something that it needs is missing.
-fn allreduce(name: &str, planes: &str, fault: &str) -> Option<Json> {
+/// An MPI job of three ranks from a source in `programs`: what it prints, and the reports of the ranks. `None`: something that it needs is
+/// missing.
+fn mpi(name: &str, [program, args]: [&str; 2], planes: &str, fault: &str) -> Option<(String, Vec<Json>)> {
     if !has("mpirun") || !has("mpicc") || !has_view() {
         return None;
     }
     let (binary, summary) = (temp(name), temp(&format!("{name}.json")));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/allreduce.c");
-    let compiled = Command::new("mpicc").args(["-O1", "-o"]).arg(&binary).arg(source).output().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{program}.c"));
+    let compiled =
+        Command::new("mpicc").args(["-O1", "-o"]).args([&binary, &source]).arg("-lm").output().unwrap();
     assert!(compiled.status.success(), "{}", stderr(&compiled));
     let of_mpi = "--allow-run-as-root --oversubscribe -np 3 --mca pml ucx --mca osc ucx";
     let program = ["mpirun"].into_iter().chain(of_mpi.split(' ')).chain(binary.to_str());
     let options = ["--planes", planes, "--json", summary.to_str().unwrap(), "--fault", fault];
-    let mut command = run_of(&options, &program.collect::<Vec<_>>());
+    let mut command = run_of(&options, &program.chain(args.split_whitespace()).collect::<Vec<_>>());
     let ended = end(command.envs(UCX));
     assert!(ended.status.success(), "{fault}: {}{}", stdout(&ended), stderr(&ended));
-    assert!(stdout(&ended).contains("right on 3 ranks"), "{fault}: {}", stdout(&ended));
     let read = json(&fs::read(&summary).unwrap());
     let ranks = read["processes"].as_array().unwrap();
     assert_eq!(ranks.len(), 3, "{read}");
@@ -257,15 +258,26 @@ fn allreduce(name: &str, planes: &str, fault: &str) -> Option<Json> {
     for file in [binary, summary] {
         fs::remove_file(file).unwrap();
     }
-    Some(read)
+    Some((stdout(&ended), ranks.clone()))
 }
+
+/// How often queue pairs of these ranks moved to the second NIC.
+fn failovers(ranks: &[Json]) -> u64 {
+    ranks.iter().map(|rank| rank["queue_pairs"]["failovers"].as_u64().unwrap()).sum()
+}
+
+/// The first NIC dies in silence, in the middle of a job.
+const DIES: &str = "blackhole,port=0,after=300;blackhole,port=0,dir=rx,after=300";
 
 /// Without a fault, with losses on both planes, and without the second plane.
 #[test]
 fn mpi_runs_over_it() {
     for fault in ["", "loss=5%", "blackhole,port=1"] {
-        let Some(read) = allreduce("allreduce", "127.0.0.1,127.0.0.2", fault) else { return };
-        for rank in read["processes"].as_array().unwrap() {
+        let Some((said, ranks)) = mpi("allreduce", ["allreduce", ""], "127.0.0.1,127.0.0.2", fault) else {
+            return;
+        };
+        assert!(said.contains("right on 3 ranks"), "{fault}: {said}");
+        for rank in ranks {
             let silent = rank["planes"][1]["rx_frames"] == 0;
             assert_eq!(silent, fault.starts_with("blackhole"), "{fault}: {rank}");
         }
@@ -275,12 +287,27 @@ fn mpi_runs_over_it() {
 /// A NIC dies in silence in the middle of the job, or has no link: the planes of the second one take over.
 #[test]
 fn mpi_survives_a_nic() {
-    for fault in ["blackhole,port=0,after=300;blackhole,port=0,dir=rx,after=300", "down,port=0"] {
-        let Some(read) = allreduce("survives", "127.0.0.1+127.0.0.2", fault) else { return };
-        let ranks = read["processes"].as_array().unwrap();
-        let moved: u64 = ranks.iter().map(|rank| rank["queue_pairs"]["failovers"].as_u64().unwrap()).sum();
-        assert!(moved > 0, "{fault}: {read}");
+    for fault in [DIES, "down,port=0"] {
+        let Some((said, ranks)) = mpi("survives", ["allreduce", ""], "127.0.0.1+127.0.0.2", fault) else {
+            return;
+        };
+        assert!(said.contains("right on 3 ranks") && failovers(&ranks) > 0, "{fault}: {said} {ranks:?}");
     }
+}
+
+/// A job ends with the same weights, to the bit, whatever happens meanwhile.
+#[test]
+fn training_does_not_notice_that_a_nic_dies() {
+    let mut weights = Vec::new();
+    for fault in ["", DIES, "loss=2%"] {
+        let Some((said, ranks)) = mpi("train", ["train", "60"], "127.0.0.1+127.0.0.2", fault) else { return };
+        // A peer that waits for a core for long may look dead too.
+        assert!(fault != DIES || failovers(&ranks) > 0, "{fault}: {ranks:?}");
+        assert_eq!(said.lines().count(), 61, "{said}");
+        weights.push(said.lines().last().unwrap().to_owned());
+    }
+    assert!(weights[0].len() == "weights ".len() + 16, "{weights:?}");
+    assert!(weights.iter().all(|one| *one == weights[0]), "{weights:?}");
 }
 
 /// `spindrift ctl` sees the queue pairs of a program by the program's numbers, and moves them to the second NIC and back.
