@@ -22,7 +22,10 @@
 //!
 //! Each object of C stands first in a box of Rust, so that its address leads to both.
 
-#![cfg_attr(test, allow(dead_code, reason = "tests export nothing, so much has no caller there"))]
+#![cfg_attr(
+    any(test, fuzzing),
+    allow(dead_code, reason = "tests export nothing, so much has no caller there")
+)]
 
 mod abi;
 mod ah;
@@ -39,8 +42,10 @@ mod datagram;
 mod device;
 mod error;
 mod event;
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handshake;
 #[cfg(test)]
 mod layout;

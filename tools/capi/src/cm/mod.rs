@@ -18,7 +18,7 @@ pub(crate) mod connect;
 mod conversation;
 pub(crate) mod id;
 pub(crate) mod info;
-mod message;
+pub(crate) mod message;
 pub(crate) mod queue;
 mod service;
 #[cfg(test)]
