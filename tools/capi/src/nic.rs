@@ -43,7 +43,7 @@ const REPORT_NS: u64 = 1_000_000_000;
 /// How often a UDP port is looked for that is free on all planes.
 const PORT_TRIES: usize = 32;
 /// How long an idle lane sleeps at most, for changes of links; packets and posts wake it.
-const NAP: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_millis(100);
 
 /// See the [module documentation](self).
 pub(crate) struct Nic {

@@ -30,7 +30,6 @@ fn loopback_has_none() {
 mod with {
     use std::fs;
     use std::io::{BufRead as _, BufReader, Read as _};
-    use std::net::TcpListener;
     use std::process::{Command, Output, Stdio};
     use std::time::{Duration, Instant};
 
@@ -38,11 +37,8 @@ mod with {
     use spindrift_pmd::testing::Hosts;
 
     use super::support::lab::{Lab, PATIENCE, config};
+    use super::support::program::free_port;
     use super::support::{Running, end_of, json, refused, run, spindrift, stderr, stdout, temp};
-
-    fn free_port() -> String {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
-    }
 
     /// A server that waits for its client.
     struct Server {

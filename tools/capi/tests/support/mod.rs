@@ -110,7 +110,15 @@ impl Drop for Running {
     }
 }
 
-/// A TCP port that nobody uses now, for what programs tell each other at first.
+/// A TCP port that nobody uses now, for what programs tell each other at first. It is below those that the system gives to connections,
+/// of which one would be in use again before a program listens there.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (number % 12_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Running, end_of, spindrift};
@@ -26,7 +27,15 @@ pub(crate) fn end(command: &mut Command) -> Output {
     end_of(Running::start(command), PATIENCE, &format!("{command:?}"))
 }
 
-/// A TCP port that nobody uses now, for what programs tell each other at first.
+/// A TCP port that nobody uses now, for what programs tell each other at first. It is below those that the system gives to connections,
+/// of which one would be in use again before a program listens there.
 pub(crate) fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (number % 12_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port.to_string();
+        }
+    }
 }

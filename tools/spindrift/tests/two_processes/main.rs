@@ -18,16 +18,13 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
+use support::program::free_port;
 use support::{Running, run, spindrift, stderr, stdout};
 
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Of the messages between client and server.
 const VERSION: u32 = 8;
-
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
-}
 
 /// A server that waits for its client.
 struct Server {
