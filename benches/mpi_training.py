@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from training import Failed, interrupted, plot, run, stall
+from training import Failed, begin, plot, run, stall
 
 USAGE = """\
 usage: benches/mpi_training.py [--only "silent,tcp"] [--steps N] [--plot FILE] [--json FILE]
@@ -175,14 +175,7 @@ def main():
     for file in (arguments.spindrift, library):
         if not os.access(file, os.X_OK):
             sys.exit(f"mpi_training.py: {file} is missing: cargo build --release -p spindrift-cli -p spindrift-capi")
-    if arguments.steps < 1:
-        sys.exit(f"mpi_training.py: --steps {arguments.steps}: at least 1")
-    wanted = [name.strip() for name in arguments.only.split(",")]
-    for name in wanted:
-        if name not in CASES:
-            sys.exit(f"mpi_training.py: --only: there is no case '{name}'; choose from: {', '.join(CASES)}")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+    chosen = begin("mpi_training.py", arguments, CASES)
     results, wrong = {}, False
     try:
         with tempfile.TemporaryDirectory(prefix="spindrift-mpi-") as folder, Network() as network:
@@ -191,7 +184,7 @@ def main():
             print(f"{HOSTS} hosts, {arguments.steps} steps\n")
             print(f"{'case':<16} {'seconds':>8} {'to no failure':>14} {'longest stall, s':>17}  weights", flush=True)
             whole = None
-            for case in ["no-failure", *(name for name in wanted if name != "no-failure")]:
+            for case in chosen:
                 progress, weights = measure(network, arguments, case, program, whole)
                 results[case] = (progress, weights)
                 seconds = progress[-1][0]

@@ -311,6 +311,19 @@ def interrupted(number, _):
     raise Failed(f"interrupted by {signal.Signals(number).name}")
 
 
+def begin(name, arguments, cases):
+    """The cases to measure, the one without a failure first. From here on a signal ends the measurement in order."""
+    if arguments.steps < 1:
+        sys.exit(f"{name}: --steps {arguments.steps}: at least 1")
+    wanted = [case.strip() for case in arguments.only.split(",")]
+    for case in wanted:
+        if case not in cases:
+            sys.exit(f"{name}: --only: there is no case '{case}'; choose from: {', '.join(cases)}")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    return ["no-failure", *(case for case in wanted if case != "no-failure")]
+
+
 def main():
     parser = argparse.ArgumentParser(usage=USAGE, add_help=True)
     parser.add_argument("--only", default=",".join(CASES))
@@ -325,12 +338,7 @@ def main():
     for program in (arguments.spindrift, arguments.training):
         if not os.access(program, os.X_OK):
             sys.exit(f"training.py: {program} is missing: cargo build --release -p spindrift-cli && cargo build --release --example training")
-    wanted = [name.strip() for name in arguments.only.split(",")]
-    for name in wanted:
-        if name not in CASES:
-            sys.exit(f"training.py: --only: there is no case '{name}'; choose from: {', '.join(CASES)}")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+    chosen = begin("training.py", arguments, CASES)
     results, wrong = {}, False
     try:
         with Lab(arguments.spindrift, arguments.rate) as lab:
@@ -339,7 +347,7 @@ def main():
             print(f"{'case':<16} {'seconds':>8} {'to no failure':>14} {'longest stall, s':>17} {'steps repeated':>15}  weights", flush=True)
             # The first case tells when the NIC is to die.
             whole = None
-            for case in ["no-failure", *(name for name in wanted if name != "no-failure")]:
+            for case in chosen:
                 progress, weights, failures = measure(lab, addresses, arguments, case, whole)
                 results[case] = (progress, weights, failures)
                 seconds = progress[-1][0]

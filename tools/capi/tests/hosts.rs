@@ -18,7 +18,7 @@ const OF_PROGRAMS: usize = 0;
 /// Two hosts with planes 1, 2, .. beside the first link.
 struct World {
     hosts: Hosts,
-    library: Library,
+    files: Library,
     planes: usize,
     reports: PathBuf,
 }
@@ -34,12 +34,12 @@ impl World {
         }
         let reports = std::env::temp_dir().join(format!("spindrift-hosts-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&reports).unwrap();
-        Some(Self { hosts, library: Library::new(), planes, reports })
+        Some(Self { hosts, files: Library::new(), planes, reports })
     }
 
     /// A program on one side. The last `standby` planes are those of a second NIC. `None`: the machine does not have the program.
     fn program(&self, side: usize, standby: usize, name: &str, args: &str) -> Option<Command> {
-        let found = self.library.program(name, "", args)?;
+        let found = self.files.program(name, "", args)?;
         let address = |n: usize| format!("10.0.{n}.{}", side + 1);
         let (first, second): (Vec<_>, Vec<_>) =
             (1..=self.planes).partition(|plane| *plane <= self.planes - standby);
