@@ -225,6 +225,38 @@ fn what_cannot_be_sent_is_counted_and_the_rest_goes() {
     assert_eq!((counters.tx_unsendable, counters.tx_oversize, counters.tx_dropped), (4, 1, 5));
 }
 
+/// Another process of the same user may send from the same port, and whoever has a port for itself keeps it.
+#[test]
+fn source_ports_are_added_while_the_port_is_in_use() {
+    let mut ports = [open("127.0.0.1", Offload::Auto), open("127.0.0.1", Offload::Auto)];
+    let mut to = open("127.0.0.4", Offload::Auto);
+    let (ip, to_ip) = (ports[0].caps().local_ip, to.caps().local_ip);
+    let own = ports[0].caps().source_ports.clone().unwrap();
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let added = head(ip, to_ip, (free, to.port()), 0);
+    for port in &mut ports {
+        assert_eq!(port.tx_burst(0, &[frame(&added, b"too early")]), 1);
+        assert_eq!(port.counters().tx_unsendable, 1);
+        for _ in 0..2 {
+            // The second one is of no use, and does no harm.
+            port.add_source(port.source_opener().open(free).unwrap());
+        }
+        let burst = [frame(&added, b"one"), frame(&added, b"two")];
+        assert_eq!(port.tx_burst(0, &burst), 2);
+        let got = receive(&mut to, 2);
+        let got: Vec<_> = got.iter().map(|(meta, data)| (meta.src_port, &data[..])).collect();
+        assert_eq!(got, [(free, &b"one"[..]), (free, b"two")]);
+    }
+    let known = ports[0].caps().source_ports.as_ref().unwrap();
+    assert_eq!((&known[..4], &known[4..]), (&own[..], &[free][..]));
+    let opener = ports[1].source_opener();
+    for taken in [own[0], ports[0].port()] {
+        let text = opener.open(taken).unwrap_err().to_string();
+        assert!(text.contains(&format!("UDP port {taken} on 127.0.0.1 is in use")), "{text}");
+    }
+    assert!(opener.open(0).unwrap_err().to_string().contains("source port 0 is no port"));
+}
+
 #[test]
 fn an_unreachable_peer_is_counted_not_fatal() {
     let mut a = open("127.0.0.1", Offload::Auto);

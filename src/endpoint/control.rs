@@ -180,8 +180,8 @@ impl Endpoint {
             .collect();
         let narrow = |width_bits: u8| width_bits.min(self.cx.cfg.entropy.width_bits() as u8);
         let source = match (sockets, &wanted.source) {
+            (_, EvSource::Explicit(lists)) => EvSource::Explicit(Arc::clone(lists)),
             (Some(lists), _) => EvSource::Explicit(lists.into()),
-            (None, EvSource::Explicit(lists)) => EvSource::Explicit(Arc::clone(lists)),
             (None, EvSource::Random { width_bits }) => EvSource::Random { width_bits: narrow(*width_bits) },
             (None, EvSource::Routed { profiles, width_bits }) => {
                 EvSource::Routed { profiles: Arc::clone(profiles), width_bits: narrow(*width_bits) }
@@ -309,6 +309,14 @@ impl Endpoint {
             (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(now, slot, &attr),
             (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Retry(attr), QpState::Rts) => self.set_retry(slot, attr),
+            (QpModify::Paths(path), QpState::Reset | QpState::Init) => self.set_paths(slot, &path),
+            (QpModify::Congestion(cc), QpState::Reset | QpState::Init | QpState::Rtr) => {
+                cc.validate()?;
+                if let Some(qp) = self.qps.get_mut(slot) {
+                    qp.init.cc = *cc;
+                }
+                Ok(())
+            }
             (QpModify::Congestion(cc), QpState::Rts) => {
                 let Some(qp) = self.qps.get_mut(slot) else { return Err(EndpointError::NoSuchQp(qpn.get())) };
                 let wakes = qp.enter_cwnd(&mut self.cx, &cc, now)?;
@@ -318,9 +326,10 @@ impl Endpoint {
                 Ok(())
             }
             (QpModify::Retry(_), state) => Err(EndpointError::NotInRts { what: "retry attributes", state }),
-            (QpModify::Congestion(_), state) => {
-                Err(EndpointError::NotInRts { what: "congestion control", state })
+            (QpModify::Congestion(_), QpState::Error) => {
+                Err(EndpointError::BadTransition { from, to: "other congestion control" })
             }
+            (QpModify::Paths(_), state) => Err(EndpointError::AfterInit { what: "path settings", state }),
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
@@ -338,6 +347,17 @@ impl Endpoint {
         // Kept until the new one has joined its protection domain.
         let old = self.remove_qp(slot).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
         self.make_qp((*old.init).clone(), Some(qpn))
+    }
+
+    /// Chooses the entropy values of a queue pair anew, by other settings.
+    fn set_paths(&mut self, slot: u32, wanted: &PathConfig) -> Result<(), EndpointError> {
+        let path = self.path_config(wanted);
+        let mut paths = Paths::new(&path, self.rng.next_u64())?;
+        if let Some(qp) = self.qps.get_mut(slot) {
+            paths.deny_as(&qp.paths);
+            (qp.paths, qp.init.path) = (paths, path);
+        }
+        Ok(())
     }
 
     fn make_rtr(&mut self, now: Time, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {

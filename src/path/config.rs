@@ -24,7 +24,7 @@ pub const MAX_REVERSE_PER_PLANE: u8 = 8;
 pub const MAX_PROBE_INTERVAL_NS: u64 = 3_600_000_000_000;
 
 /// The source of a queue pair's entropy values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum EvSource {
     /// Random, distinct within a plane, `width_bits` wide (8 to 32).
     ///
@@ -34,7 +34,9 @@ pub enum EvSource {
         /// Width of an entropy value, see the entropy modes of MRC 1.0 (32 bits for STEV, 16 for UDP).
         width_bits: u8,
     },
-    /// The usable values of each plane, for example the bound source ports of kernel sockets.
+    /// The usable values of each plane. The ports must be able to send them: kernel sockets have those source ports
+    /// alone that they are bound to. These are also the values of a queue pair over kernel sockets that has another
+    /// source.
     ///
     /// A plane that lists fewer values than asked for uses all of them, split between active and
     /// backup in the configured proportion.
@@ -58,7 +60,7 @@ pub enum EvSource {
 /// Times are in nanoseconds. The sizes are totals over all planes of a role; each plane gets an equal share,
 /// rounded up, because equal entropy values per plane equalise the planes' load (MRC paper,
 /// section 2.1).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PathConfig {
     /// Entropy values in use at a time. Default 128 (MRC paper, section 2.1: 128 to 256).
     pub active: u16,

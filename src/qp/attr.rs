@@ -348,7 +348,7 @@ pub struct RetryAttr {
     pub exponential_retries: u8,
 }
 
-/// A change to a queue pair: of its state, or of attributes that may change in RTS.
+/// A change to a queue pair: of its state, or of attributes.
 ///
 /// | change | from | to |
 /// |---|---|---|
@@ -356,7 +356,9 @@ pub struct RetryAttr {
 /// | [`Init`](Self::Init) | RESET | INIT |
 /// | [`Rtr`](Self::Rtr) | INIT | RTR |
 /// | [`Rts`](Self::Rts) | RTR | RTS |
-/// | [`Retry`](Self::Retry), [`Congestion`](Self::Congestion) | RTS | RTS |
+/// | [`Paths`](Self::Paths) | RESET, INIT | the same |
+/// | [`Retry`](Self::Retry) | RTS | RTS |
+/// | [`Congestion`](Self::Congestion) | any but ERROR | the same |
 /// | [`Error`](Self::Error) | any state | ERROR |
 ///
 /// Any other change is refused, and so is an attribute that is out of range. A refused change has no effect.
@@ -367,6 +369,9 @@ pub enum QpModify {
     Reset,
     /// RESET → INIT.
     Init,
+    /// RESET or INIT: new path settings in place of [`QpInit::path`], which RESET keeps. The entropy values are chosen
+    /// anew. Denied planes stay denied, and so do denied values that are chosen again.
+    Paths(Box<PathConfig>),
     /// INIT → RTR.
     Rtr(Box<RtrAttr>),
     /// RTR → RTS.
@@ -379,9 +384,10 @@ pub enum QpModify {
     /// wait, which is as long as the last one allowed. If the smoothed round-trip time is longer than the timeout, the
     /// timer waits for the round-trip time, as always.
     Retry(RetryAttr),
-    /// RTS → RTS: new congestion control settings, in force at once and until RESET. They start as on a new queue
+    /// New congestion control settings. In RTS they are in force at once and until RESET. They start as on a new queue
     /// pair, with a full window and without measurements, but packets in flight stay counted. The agreed value
-    /// replaces `mtu_bytes`. It also replaces `trimming` if the peers do not trim.
+    /// replaces `mtu_bytes`. It also replaces `trimming` if the peers do not trim. Before RTS they replace
+    /// [`QpInit::cc`], which RESET keeps.
     Congestion(Box<CcConfig>),
     /// To ERROR from any state: all work is flushed.
     Error,

@@ -28,6 +28,14 @@ pub enum EndpointError {
         /// Current state.
         state: QpState,
     },
+    /// Attributes that can be changed in RESET and INIT only.
+    #[error("the {what} can be changed in RESET and INIT only, and the queue pair is in {state:?}")]
+    AfterInit {
+        /// The attributes to be changed.
+        what: &'static str,
+        /// Current state.
+        state: QpState,
+    },
     /// An attribute is out of range.
     #[error("attribute `{name}` is {value}; it must be {allowed}")]
     BadAttribute {

@@ -329,11 +329,12 @@ impl Qp {
     /// has changed then.
     pub fn modify(&mut self, change: QpModify) -> Result<(), VerbsError> {
         let to = match change {
-            QpModify::Reset => QpState::Reset,
-            QpModify::Init => QpState::Init,
-            QpModify::Rtr(_) => QpState::Rtr,
-            QpModify::Rts(_) | QpModify::Retry(_) | QpModify::Congestion(_) => QpState::Rts,
-            QpModify::Error => QpState::Error,
+            QpModify::Reset => Some(QpState::Reset),
+            QpModify::Init => Some(QpState::Init),
+            QpModify::Rtr(_) => Some(QpState::Rtr),
+            QpModify::Rts(_) => Some(QpState::Rts),
+            QpModify::Error => Some(QpState::Error),
+            QpModify::Paths(_) | QpModify::Retry(_) | QpModify::Congestion(_) => None,
         };
         let agreed = match &change {
             QpModify::Rtr(attr) => Some(attr.extensions & self.offered),
@@ -343,8 +344,8 @@ impl Qp {
             let from = posting.state;
             // Other threads must not post between the moment when the lane drops all requests and the moment when they
             // are cleared here.
-            if to == QpState::Reset {
-                posting.state = to;
+            if to == Some(QpState::Reset) {
+                posting.state = QpState::Reset;
             }
             from
         });
@@ -352,9 +353,9 @@ impl Qp {
         let changed = pd.context().control(*lane, |lane| lane.modify_qp(*qpn, change));
         let changed = changed.and_then(|changed| Ok(changed?));
         self.posting.with_mut(|posting| match changed {
-            Ok(qpn) if to == QpState::Reset => posting.start_over(qpn),
+            Ok(qpn) if to == Some(QpState::Reset) => posting.start_over(qpn),
             Ok(_) => {
-                posting.state = to;
+                posting.state = to.unwrap_or(posting.state);
                 posting.extensions = agreed.unwrap_or(posting.extensions);
             }
             Err(_) => posting.state = from,

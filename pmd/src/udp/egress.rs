@@ -79,11 +79,16 @@ impl Egress {
     /// Has a socket send by the interface of the address alone, where that has a route to the peer: the routing table may prefer
     /// another.
     pub(crate) fn bind(&mut self, socket: &UdpSocket) {
-        if let Some(route) = self.route.as_ref().filter(|route| route.bind)
-            && let Err(error) = bind_to_interface(socket, route.interface.index)
+        if let Some(interface) = self.bound_to()
+            && let Err(error) = bind_to_interface(socket, interface)
         {
             self.unbound = Some(error);
         }
+    }
+
+    /// The interface that sockets are bound to.
+    pub(super) fn bound_to(&self) -> Option<u32> {
+        self.route.as_ref().filter(|route| route.bind).map(|route| route.interface.index)
     }
 
     /// What frames travel over.
@@ -156,6 +161,11 @@ impl Egress {
     /// Whether an IP packet of this length goes as fragments.
     pub(super) fn fragments(&self, ip_len: usize) -> bool {
         self.shrunk.as_ref().is_some_and(|shrunk| ip_len > shrunk.mtu)
+    }
+
+    /// Whether sockets may fragment, since the path of a peer has shrunk.
+    pub(super) fn is_shrunk(&self) -> bool {
+        self.shrunk.is_some()
     }
 
     /// The kernel refused a frame as too long that the port takes. Where the path to `to` has shrunk below that, the kernel may

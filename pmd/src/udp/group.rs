@@ -85,6 +85,11 @@ impl Grouper {
         }
     }
 
+    /// There is one more socket.
+    pub(crate) fn add_socket(&mut self) {
+        self.latest.push((0, NONE));
+    }
+
     /// Forgets the last burst.
     pub(crate) fn start(&mut self) {
         self.batches.clear();

@@ -25,6 +25,7 @@ mod egress;
 mod group;
 mod open;
 mod socket;
+mod source;
 pub(crate) mod sys;
 
 use std::io;
@@ -42,6 +43,7 @@ pub(crate) use socket::{
     Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, size_buffer, socket_address,
 };
 use socket::{set_hop_limit, steer};
+pub use source::{SourceOpener, SourceSocket};
 use sys::{Destination, RxBuffers, TxScratch};
 
 use spindrift_wire::batch_ids::{BatchIds, SEGMENTS_MAX};
@@ -74,6 +76,7 @@ pub struct UdpPort {
     /// Message of `buffers` and offset in it to show next.
     cursor: (usize, usize),
     senders: Vec<UdpSocket>,
+    opener: SourceOpener,
     /// Of each sender: the hop limit that it has been given, 0 if none.
     hop_limits: Vec<u8>,
     /// Index of the sender of each of the 65536 source ports.
@@ -168,7 +171,10 @@ impl UdpPort {
             notes,
             send_errors: Vec::new(),
         };
+        let opener =
+            SourceOpener::new(cfg.local, egress.scope_id(), egress.bound_to(), cfg.socket_send_bytes);
         Ok(Self {
+            opener,
             grouper: Grouper::new(MAX_BURST, senders.len()),
             caps,
             counters: PortCounters::default(),

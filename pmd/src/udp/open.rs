@@ -97,10 +97,8 @@ pub(super) fn open_senders(
         let socket =
             if port == 0 { bind(address, sockets.len())? } else { queue.bind(address, sockets.len())? };
         egress.bind(&socket);
-        forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
-        report_full_queues(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("ask for full queues"))?;
-        let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);
-        if let Some(got) = got.map_err(UdpError::io("size a send buffer"))?.filter(|_| sockets.is_empty()) {
+        let got = set_up_sender(&socket, cfg.local.is_ipv4(), cfg.socket_send_bytes)?;
+        if let Some(got) = got.filter(|_| sockets.is_empty()) {
             let asked = cfg.socket_send_bytes >> 10;
             notes.push(format!(
                 "send buffers of {} KiB instead of {asked} KiB: raise net.core.wmem_max",
@@ -111,6 +109,13 @@ pub(super) fn open_senders(
         sockets.push(socket);
     }
     Ok((sockets, ports))
+}
+
+/// Sets the options of a socket that sends. Returns the size of its buffer if that is less than asked for.
+pub(super) fn set_up_sender(socket: &UdpSocket, v4: bool, bytes: usize) -> Result<Option<usize>, UdpError> {
+    forbid_fragments(socket, v4).map_err(UdpError::io("forbid fragments"))?;
+    report_full_queues(socket, v4).map_err(UdpError::io("ask for full queues"))?;
+    size_buffer(socket, Buffer::Send, bytes).map_err(UdpError::io("size a send buffer"))
 }
 
 fn check_list(list: &[u16], receive_port: u16) -> Result<(), UdpError> {

@@ -224,6 +224,66 @@ fn only_paths_that_there_are_are_denied() {
     assert_eq!([(); 2].map(|()| endpoint.allow_plane(qpn, 0)), [true, false]);
 }
 
+/// A queue pair gets other settings until its peer is known, and keeps them over RESET.
+#[test]
+fn paths_and_congestion_control_change_before_rtr() {
+    let Alone { mut endpoint, qpn: connected, now, .. } = Alone::new();
+    let pd = endpoint.alloc_pd();
+    let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(0))).unwrap();
+    let planes = endpoint.ports_up().0.count_ones() as u8;
+    let lists = |first: u32| {
+        (0..u32::from(planes))
+            .map(move |plane| (first..first + 3).map(|at| Ev((at << 16) | (0x100 + plane))).collect())
+    };
+    let wanted = |first| {
+        let source = EvSource::Explicit(lists(first).collect::<Vec<Vec<_>>>().into());
+        let active = 3 * u16::from(planes);
+        QpModify::Paths(Box::new(PathConfig {
+            active,
+            backup: 0,
+            min_active: 2,
+            source,
+            ..PathConfig::new(1)
+        }))
+    };
+    let evs = |endpoint: &Endpoint, qpn| {
+        let mut evs: Vec<_> =
+            endpoint.ev_states(qpn).unwrap().map(|status| (status.plane, status.ev)).collect();
+        evs.sort_unstable();
+        evs
+    };
+    let expected = |first| {
+        let listed: Vec<Vec<Ev>> = lists(first).collect();
+        (0..)
+            .zip(listed)
+            .flat_map(|(plane, evs)| evs.into_iter().map(move |ev| (plane, ev)))
+            .collect::<Vec<_>>()
+    };
+    endpoint.modify_qp(now, qpn, wanted(1)).unwrap();
+    assert_eq!(evs(&endpoint, qpn), expected(1));
+    // What is denied stays so where it is chosen again.
+    endpoint.deny_ev(qpn, Ev(3 << 16 | 0x100), Some(0));
+    endpoint.modify_qp(now, qpn, QpModify::Init).unwrap();
+    endpoint.modify_qp(now, qpn, wanted(2)).unwrap();
+    assert_eq!(evs(&endpoint, qpn), expected(2));
+    let denied = endpoint.ev_states(qpn).unwrap().filter(|status| status.state == EvState::Denied);
+    assert_eq!(denied.map(|status| status.ev).collect::<Vec<_>>(), [Ev(3 << 16 | 0x100)]);
+    let none = QpModify::Paths(Box::new(PathConfig { min_active: 0, ..PathConfig::new(1) }));
+    assert!(endpoint.modify_qp(now, qpn, none).is_err());
+    let cc = CcConfig::new(1_000_000_000, 20_000, 4096);
+    endpoint.modify_qp(now, qpn, QpModify::Congestion(Box::new(cc.clone()))).unwrap();
+    let bad = QpModify::Congestion(Box::new(CcConfig { base_rtt_ns: 0, ..cc.clone() }));
+    assert!(endpoint.modify_qp(now, qpn, bad).is_err());
+    let qpn = endpoint.modify_qp(now, qpn, QpModify::Reset).unwrap();
+    assert_eq!(evs(&endpoint, qpn), expected(2));
+    assert_eq!(endpoint.query_qp(qpn).unwrap().cc, cc);
+    let late = endpoint.modify_qp(now, connected, wanted(1)).unwrap_err().to_string();
+    assert_eq!(late, "the path settings can be changed in RESET and INIT only, and the queue pair is in Rts");
+    endpoint.modify_qp(now, qpn, QpModify::Error).unwrap();
+    assert!(endpoint.modify_qp(now, qpn, QpModify::Congestion(Box::new(cc))).is_err());
+    assert!(endpoint.modify_qp(now, qpn, wanted(1)).is_err());
+}
+
 /// A queue pair frees its packet records when none has moved between two visits.
 #[test]
 fn only_quiet_queue_pairs_give_memory_up() {

@@ -11,7 +11,7 @@ use super::*;
 pub(super) use crate::config::test_port as port;
 use crate::congestion::{CcConfig, NsccOverrides};
 use crate::memory::{Access, MemoryError, Region};
-use crate::path::{EvId, PathConfig, PlaneSet};
+use crate::path::{EvId, EvSource, EvState, PathConfig, PlaneSet};
 use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};
 use crate::work::{RemoteAddr, SendOp, Sge};
 

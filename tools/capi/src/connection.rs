@@ -18,6 +18,7 @@ use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue};
 use crate::handshake::{Number, Peer};
 use crate::mrc::attributes::{Attributes, Change, Grants};
+use crate::mrc::ctl::usage::{self, Used};
 use crate::nic::Nic;
 use crate::post::Request;
 use crate::tally::count;
@@ -37,6 +38,8 @@ pub(crate) struct QpCore {
     /// The first send work request that is flushed stands for a peer that never answered.
     blames: AtomicBool,
     inner: Mutex<Inner>,
+    /// The profiles that it uses. Locked after `inner`.
+    pub(crate) used: Mutex<Used>,
 }
 
 pub(crate) struct Inner {
@@ -185,6 +188,7 @@ impl QpCore {
                 peer: AtomicU32::new(0),
                 blames: AtomicBool::new(false),
                 inner: Mutex::new(inner),
+                used: Mutex::default(),
             })
         })
     }
@@ -339,6 +343,10 @@ impl QpCore {
         let before = inner.mrc.clone();
         if let Some(change) = change {
             inner.mrc.as_mut().ok_or(libc::EINVAL)?.apply(change, [from, to])?;
+            if let Err(code) = self.check_profiles(change) {
+                inner.mrc = before;
+                return Err(code);
+            }
         }
         let after = self.step(&mut inner, [from, to], attr, mask);
         match &after {
@@ -352,6 +360,19 @@ impl QpCore {
             After::Forget => self.nic.forget_handshake(self.number),
         }
         Ok(to)
+    }
+
+    /// Whether the profiles that a change names can be used.
+    fn check_profiles(&self, change: &Change) -> Result<(), c_int> {
+        let profiles = change.profiles();
+        if profiles == (0, 0) {
+            return Ok(());
+        }
+        let state = self.nic.managed.read();
+        state.and_then(|state| usage::check(&state, profiles)).map_err(|refusal| {
+            tell(&format!("queue pair {:#x}", self.number.get()), &refusal.why);
+            refusal.code
+        })
     }
 
     fn step(
@@ -383,6 +404,7 @@ impl QpCore {
                 {
                     return Err(libc::EINVAL);
                 }
+                self.use_profiles(inner)?;
                 remember(&mut inner.attr, attr, mask);
                 // SAFETY: all bit patterns are bytes.
                 let dgid = unsafe { attr.ah_attr.grh.dgid.raw };

@@ -179,17 +179,24 @@ fn width_and_speed(rate_bps: u64) -> (u8, u8) {
     best.map_or((2, 32), |(_, width, speed)| (width, speed))
 }
 
-fn port_attributes(nic: &Nic) -> ibv_port_attr {
+/// Port 1 stands for all planes; those from 2 on are planes of their own, for controllers. One that a controller has disabled is down.
+fn port_attributes(nic: &Nic, number: u8) -> ibv_port_attr {
     use spindrift::pmd::Medium;
 
-    let ports = nic.verbs.query_ports();
+    let mut ports = nic.verbs.query_ports();
+    let up = if number == 1 {
+        nic.is_up()
+    } else {
+        ports = ports.into_iter().skip(usize::from(number) - 1).take(1).collect();
+        ports.iter().any(|port| port.link == spindrift::pmd::LinkState::Up)
+    };
+    let up = up && nic.managed.state().is_enabled(number);
     let mtu = nic.mtu_code();
     let rate = |medium: &Medium| match medium {
         Medium::Host => 100_000_000_000,
         Medium::Network { rate_bps } => rate_bps.unwrap_or(spindrift::congestion::CcConfig::USUAL_LINK_BPS),
     };
     let (active_width, active_speed) = width_and_speed(ports.iter().map(|port| rate(&port.medium)).sum());
-    let up = nic.is_up();
     ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: mtu,
@@ -215,11 +222,12 @@ unsafe extern "C" fn query_port(
     len: usize,
 ) -> c_int {
     code(|| {
-        if port != 1 {
+        // SAFETY: as for every function of a context.
+        let nic = &unsafe { ContextBox::of(context) }.nic;
+        if !(1..=nic.managed.ports()).contains(&port) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as for every function of a context.
-        let attributes = port_attributes(&unsafe { ContextBox::of(context) }.nic);
+        let attributes = port_attributes(nic, port);
         let known = size_of::<ibv_port_attr>();
         // SAFETY: the caller has `len` bytes there. What a newer header adds is 0.
         unsafe { core::ptr::write_bytes(attr.cast::<u8>(), 0, len) };

@@ -72,6 +72,11 @@ impl Control {
         Err(OpenError::NoControlPort(first_port, first))
     }
 
+    /// One of the sockets.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fds().next().unwrap_or(-1)
+    }
+
     pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> {
         self.sockets.iter().map(AsRawFd::as_raw_fd)
     }

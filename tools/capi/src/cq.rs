@@ -18,6 +18,7 @@ use crate::convert::completion;
 use crate::error::{code, code_of, object, tell};
 use crate::event::EventQueue;
 use crate::mrc::context::Owner;
+use crate::mrc::ctl::events::EvEvents;
 use crate::nic::Nic;
 use crate::side_queue::SideQueue;
 
@@ -38,7 +39,9 @@ pub(crate) struct CqBox {
     users: AtomicU32,
     datagrams: AtomicU32,
     /// Its context of MRC's interface.
-    _owner: Option<Arc<Owner>>,
+    owner: Option<Arc<Owner>>,
+    /// Events instead of completions.
+    ev_events: Option<Arc<EvEvents>>,
 }
 
 struct Inner {
@@ -59,6 +62,16 @@ impl CqBox {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The events of a queue of events.
+    pub(crate) fn ev_events(&self) -> Option<&EvEvents> {
+        self.ev_events.as_deref()
+    }
+
+    /// The version of MRC's interface that its context was made for.
+    pub(crate) fn version(&self) -> u32 {
+        self.owner.as_ref().map_or(0, |owner| owner.version)
     }
 
     pub(crate) fn cq_context(&self) -> *mut c_void {
@@ -158,6 +171,8 @@ pub(crate) struct Wanted {
     pub(crate) vector: u32,
     /// The context of MRC's interface that it belongs to.
     pub(crate) owner: Option<Arc<Owner>>,
+    /// It has events of paths, for a controller.
+    pub(crate) of_events: bool,
 }
 
 /// The extended part of a queue.
@@ -220,6 +235,10 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result
         async_events_completed: 0,
     });
     let side = SideQueue::new(depth, channel.map(|channel| Arc::clone(&channel.side)));
+    let ev_events = wanted.of_events.then(|| EvEvents::new(depth, Arc::clone(&side)));
+    if let Some(ev_events) = &ev_events {
+        of.nic.managed.add_queue(ev_events);
+    }
     let events = Arc::clone(wanted.owner.as_ref().map_or(&of.events, |owner| &owner.events));
     let heard = Arc::downgrade(&events);
     let made = Box::new(CqBox {
@@ -236,7 +255,8 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result
         side: Arc::clone(&side),
         users: AtomicU32::new(0),
         datagrams: AtomicU32::new(0),
-        _owner: wanted.owner,
+        owner: wanted.owner,
+        ev_events,
     });
     let made = Box::into_raw(made);
     side.set_address(made.addr());
@@ -257,7 +277,10 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         let vector = u32::try_from(vector).map_err(|_| libc::EINVAL)?;
         // SAFETY: as the caller promises.
-        Ok(unsafe { create(context, Wanted { depth, cq_context, channel, vector, owner: None }) }?.cast())
+        Ok(unsafe {
+            create(context, Wanted { depth, cq_context, channel, vector, owner: None, of_events: false })
+        }?
+        .cast())
     })
 }
 
@@ -279,6 +302,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             channel: attr.channel,
             vector: attr.comp_vector,
             owner: None,
+            of_events: false,
         };
         // SAFETY: as for every function of a context.
         unsafe { create(context, wanted) }

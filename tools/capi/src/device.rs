@@ -20,6 +20,8 @@ pub(crate) struct DeviceBox {
     pub(crate) settings: NicSettings,
     pub(crate) index: usize,
     nic: Mutex<Option<Arc<Nic>>>,
+    /// Settings in place of those of the environment.
+    own: Option<Settings>,
 }
 
 /// What the environment says, and the devices; read once.
@@ -31,9 +33,16 @@ pub(crate) struct Devices {
 fn devices() -> Option<&'static Devices> {
     static DEVICES: OnceLock<Option<Devices>> = OnceLock::new();
     let get = |name: &'static str| {
-        // Tests keep to the loopback interface.
-        let of_tests = (cfg!(test) && name == "SPINDRIFT_PLANES").then(|| "127.0.0.1".to_owned());
-        of_tests.or_else(|| std::env::var(name).ok())
+        // Tests keep to the loopback interface, and to a folder of their own.
+        let of_tests = match name {
+            "SPINDRIFT_PLANES" => Some("127.0.0.1".to_owned()),
+            "SPINDRIFT_DEVICE_DIR" => {
+                let folder = format!("spindrift-devices-{}", std::process::id());
+                Some(std::env::temp_dir().join(folder).display().to_string())
+            }
+            _ => None,
+        };
+        of_tests.filter(|_| cfg!(test)).or_else(|| std::env::var(name).ok())
     };
     let read = || match Settings::from(get) {
         Ok(settings) => {
@@ -74,7 +83,19 @@ impl DeviceBox {
             dev_path: chars::<IBV_SYSFS_PATH_MAX>(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
             ibdev_path: chars::<IBV_SYSFS_PATH_MAX>(&format!("/sys/class/infiniband/{name}")),
         };
-        Self { base, zeros: [0; 256], settings, index, nic: Mutex::default() }
+        Self { base, zeros: [0; 256], settings, index, nic: Mutex::default(), own: None }
+    }
+
+    /// With settings of its own.
+    #[cfg(test)]
+    pub(crate) fn with(self, own: Settings) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    /// The settings of the environment.
+    #[cfg(test)]
+    pub(crate) fn usual_settings() -> Settings {
+        devices().map_or_else(|| unreachable!(), |devices| devices.settings.clone())
     }
 
     pub(crate) fn as_c(&self) -> *mut ibv_device {
@@ -96,8 +117,8 @@ impl DeviceBox {
         if let Some(nic) = nic.as_ref().filter(|nic| nic.pid == std::process::id()) {
             return Ok(Arc::clone(nic));
         }
-        let settings = &devices().ok_or(libc::ENODEV)?.settings;
-        let opened = Nic::open(&self.settings, settings).map_err(|error| {
+        let settings = self.own.as_ref().map_or_else(|| Some(&devices()?.settings), Some);
+        let opened = Nic::open(&self.settings, settings.ok_or(libc::ENODEV)?).map_err(|error| {
             tell(&format!("{} cannot be opened", self.settings.name), &error);
             error.code()
         })?;

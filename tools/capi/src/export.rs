@@ -5,6 +5,7 @@
 
 use core::arch::global_asm;
 
+use crate::mrc::ctl::{arrays, calls};
 use crate::mrc::{completion, context as owner, hint, queue};
 use crate::{ah, channel, cm, context, cq, device, event, mr, pd, qp, srq, text};
 
@@ -272,6 +273,20 @@ export_plain! {
     mrc_get_qpn = queue::mrc_get_qpn;
     mrc_post_send = queue::mrc_post_send;
     mrc_post_recv = queue::mrc_post_recv;
+    mrc_ctl_query_device = calls::mrc_ctl_query_device;
+    mrc_ctl_query_device_ex = calls::mrc_ctl_query_device_ex;
+    mrc_ctl_query_version = calls::mrc_ctl_query_version;
+    mrc_ctl_query_port = calls::mrc_ctl_query_port;
+    mrc_ctl_modify_port = calls::mrc_ctl_modify_port;
+    mrc_ctl_modify_ev_fmt_profile = arrays::mrc_ctl_modify_ev_fmt_profile;
+    mrc_ctl_query_ev_fmt_profile = arrays::mrc_ctl_query_ev_fmt_profile;
+    mrc_ctl_modify_ev_profile = arrays::mrc_ctl_modify_ev_profile;
+    mrc_ctl_query_ev_profile = arrays::mrc_ctl_query_ev_profile;
+    mrc_ctl_modify_cc_profile = calls::mrc_ctl_modify_cc_profile;
+    mrc_ctl_query_cc_profile = calls::mrc_ctl_query_cc_profile;
+    mrc_ctl_create_ev_event_cq = calls::mrc_ctl_create_ev_event_cq;
+    mrc_ctl_poll_ev_event = calls::mrc_ctl_poll_ev_event;
+    mrc_ctl_ep_batch_send_wait = calls::mrc_ctl_ep_batch_send_wait;
 }
 
 include!(concat!(env!("OUT_DIR"), "/private.rs"));

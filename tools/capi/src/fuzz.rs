@@ -4,12 +4,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use spindrift::endpoint::{Extensions, QpInfo};
+use spindrift::path::PlaneSet;
 use spindrift::time::Time;
 use spindrift_programs::gid;
 
 use crate::cm::message::{Lookup, Message};
 use crate::datagram::{self, GRH};
 use crate::handshake::{Action, Handshakes, Hello, Number, Peer};
+use crate::mrc::ctl::state::DeviceState;
+use crate::mrc::ctl::{bus, usage};
 
 /// The hosts: this one, the one whose queue pair the program has named, and that one's second plane; and somebody else.
 const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -22,6 +25,8 @@ const EARLY: Number = Number::new(1, 11);
 const THEIRS: Number = Number::new(2, 20);
 /// The nonce that this side has drawn. A peer knows it from this side's message alone.
 const NONCE: u64 = 0x0123_4567_89ab_cdef;
+/// What an input may be.
+const KINDS: u8 = 7;
 /// The first control port.
 const PORT: u16 = 24_971;
 
@@ -52,13 +57,13 @@ fn offer() -> QpInfo {
 }
 
 /// The first byte tells what the others are: datagrams of the control socket from one of three sources, datagrams at a port of
-/// connections, or the bytes of a connection in pieces.
+/// connections, the bytes of a connection in pieces, a message of a process of this host, or the state of a device.
 ///
 /// # Panics
 /// When a rule is broken.
 pub fn control(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    match kind % 5 {
+    match kind % KINDS {
         0 => datagrams(data, PEER),
         1 => datagrams(data, SECOND),
         2 => datagrams(data, STRANGER),
@@ -67,7 +72,26 @@ pub fn control(data: &[u8]) {
                 assert_eq!(lookup.encode(), *data);
             }
         }
-        _ => connection(data, usize::from(kind / 5) + 1),
+        4 => connection(data, usize::from(kind / KINDS) + 1),
+        5 => {
+            if let Some(said) = bus::Message::decode(data) {
+                assert_eq!(bus::Message::decode(&said.encode()), Some(said));
+            }
+        }
+        _ => device(data),
+    }
+}
+
+/// A file that somebody else may have written: what queue pairs make of it is something that they can have, or an error.
+fn device(data: &[u8]) {
+    const PLANES: u8 = 3;
+    let Ok(state) = DeviceState::parse(data) else { return };
+    for profile in state.profiles() {
+        let paths = usage::paths(profile, PlaneSet(0b100), PLANES, |plane| 1 + u16::from(plane));
+        if let Ok(paths) = paths {
+            let checked = paths.config.validate();
+            assert!(checked.is_ok(), "{checked:?} of {profile:?}");
+        }
     }
 }
 
@@ -151,8 +175,17 @@ mod tests {
     use crate::cm::message::tests::request;
     use crate::datagram::{Head, Route, begin};
     use crate::handshake::Body;
+    use crate::mrc::ctl::state::Profile;
 
     const SEEDS: u64 = 60_000;
+    /// A device with a profile of each mode.
+    const STATE: &[u8] = br#"{"disabled":2,"formats":{"1":{"state":"online","mode":4,"widths":[8,8],"vendor":[]}},"ev":{
+"1":{"state":"online","mode":"auto","format":null,"fields":[],"count":0,"entries":[],"widths":[],"min_active":4,"event_mask":3,"vendor":[]},
+"2":{"state":"online","mode":"explicit","format":1,"fields":[],"count":2,"entries":[{"value":5000,"port":1},
+{"value":5001,"port":2,"denied":true}],"widths":[8,8],"min_active":1,"event_mask":0,"vendor":[1]},
+"3":{"state":"offline","mode":"generated","format":1,"fields":[{"width":8,"init":16,"min":1,"max":4,"mask":100}],"count":1,
+"entries":[{"value":5120,"port":1}],"widths":[8,8],"min_active":0,"event_mask":0,"vendor":[]}},
+"cc":{"9":{"state":"online","algorithm":"off","nscc":null,"vendor":[]}}}"#;
 
     /// An input of each kind.
     fn corpus() -> Vec<(&'static str, Vec<u8>)> {
@@ -169,6 +202,8 @@ mod tests {
             let sized = parts.iter().flat_map(|part| [&(part.len() as u16).to_be_bytes()[..], part].concat());
             [kind].into_iter().chain(sized).collect::<Vec<_>>()
         };
+        let change = bus::Change { value: 5000, port: 2, state: 1 };
+        let events = bus::Message::Events { profile: 7, changes: vec![change], lost: 2 };
         let refused = Body::Refused("no plane in common".to_owned());
         vec![
             ("connect", all(0, &[hello(info(), 0), hello(info(), NONCE)])),
@@ -177,7 +212,10 @@ mod tests {
             ("stranger", all(2, &[hello(info(), NONCE), datagram])),
             ("lookup", [&[3][..], &Lookup { nonce: 3, port: Some(4000) }.encode()].concat()),
             ("request", [vec![4], request().encode(), Message::Ready.encode()].concat()),
-            ("pieces", [vec![4 + 5 * 6], Message::Reject { private: vec![9; 40] }.encode()].concat()),
+            ("pieces", [vec![4 + KINDS * 6], Message::Reject { private: vec![9; 40] }.encode()].concat()),
+            ("events", [vec![5], events.encode()].concat()),
+            ("ask", [&[5][..], &bus::Message::Ask(Profile::Entropy(7)).encode()].concat()),
+            ("state", [vec![6], STATE.to_vec()].concat()),
         ]
     }
 

@@ -370,6 +370,124 @@ fn mrc() -> (String, Vec<(String, usize)>) {
     (c, rust)
 }
 
+/// What OCP's `mrc_ctl.h` declares.
+#[expect(clippy::too_many_lines, reason = "a list")]
+fn mrc_ctl() -> (String, Vec<(String, usize)>) {
+    use crate::mrc::ctl::abi::*;
+
+    let (mut c, mut rust) = layouts! {
+        mrc_ctl_device_attr {
+            mrc_ctl_protocol_version, ev_max_fmt_profiles = "ev.ev_max_fmt_profiles",
+            ev_max_profiles = "ev.ev_max_profiles", ev_max_count = "ev.ev_max_count",
+            ev_free_count = "ev.ev_free_count", ev_max_count_profile = "ev.ev_max_count_profile",
+            ev_count_align = "ev.ev_count_align", ev_max_width = "ev.ev_max_width",
+            ev_fmt_mode_mask = "ev.ev_fmt_mode_mask", ev_mode_mask = "ev.ev_mode_mask",
+            ev_op_max_entries = "ev.ev_op_max_entries", cc, phy_port_mask, opt_attr,
+        }
+        mrc_ctl_port_attr { port_admin_state }
+        mrc_ctl_ev_fmt_field { width }
+        mrc_ctl_ev_fmt_profile_attr { profile_state, cur_profile_state, ev_fmt_mode, ev_fmt_op, vendor_cfg }
+        mrc_ctl_ev { val, port }
+        mrc_ctl_ev_field { width, init_val, min_val, max_val, mask }
+        mrc_ctl_ev_op_entry { ev, ev_new, state, flags }
+        mrc_ctl_ev_profile_attr {
+            profile_state, cur_profile_state, ev_mode, ev_fmt_profile_id, ev_count, ev_min_active, ev_event_mask,
+            ev_op, ev_fields_op, vendor_cfg,
+        }
+        mrc_ctl_cc_profile_attr { profile_state, cur_profile_state, algorithm, cc_config, vendor_cfg }
+        mrc_ctl_cc_nscc_cfg {
+            disable_qa, adjust_bytes_threshold, adjust_period_threshold, base_rtt, eta, fi, fi_scale, gamma,
+            max_md_jump, max_cwnd, qa_gate, qa_threshold, target_delay,
+        }
+        mrc_ctl_ev_event { profile_id, ev, drop_count, state }
+        mrc_ctl_ep_req { req_id, sgid, dgid, ev_fmt_mode, req_ev, port_status = "op.port_status_update.port_status" }
+        mrc_ctl_ep_rsp { req_id, port, rtt, adj_svc_time }
+    };
+    macro_rules! members {
+        ($($of:ident: $($name:ident).+;)+) => {
+            $(
+                let (of, member) = (stringify!($of), stringify!($($name).+));
+                writeln!(c, "P(offsetof(struct {of}, {member}));").unwrap();
+                rust.push((format!("{of}.{member}"), core::mem::offset_of!($of, $($name).+)));
+            )+
+        };
+    }
+    members! {
+        mrc_ctl_device_attr: cc.cc_max_profiles;
+        mrc_ctl_device_attr: cc.algorithms;
+        mrc_ctl_ev_fmt_profile_attr: ev_fmt_op.fmt_fields;
+        mrc_ctl_ev_fmt_profile_attr: ev_fmt_op.fmt_field_count;
+        mrc_ctl_ev_profile_attr: ev_op.entries;
+        mrc_ctl_ev_profile_attr: ev_op.entry_count;
+        mrc_ctl_ev_profile_attr: ev_fields_op.fields;
+        mrc_ctl_ev_profile_attr: ev_fields_op.field_count;
+    }
+    let values = values! {
+        MRC_CTL_API_CURRENT_VERSION = crate::mrc::abi::CURRENT_VERSION;
+        MRC_CTL_API_LAST_SUPPORTED_VERSION = crate::mrc::abi::OLDEST_VERSION;
+        MRC_CTL_VENDOR_API_CURRENT_VERSION = crate::mrc::abi::VENDOR_VERSION;
+        MRC_CTL_VENDOR_API_LAST_SUPPORTED_VERSION = crate::mrc::abi::OLDEST_VERSION;
+        MRC_CTL_MAX_VENDOR_CFG_SIZE = MAX_VENDOR_CFG_SIZE;
+        MRC_CTL_EV_MAX_BYTES = EV_MAX_BYTES;
+        MRC_CTL_PROTOCOL_VERSION_1 = PROTOCOL_VERSION_1;
+        MRC_CTL_PROFILE_INIT = profile_state::INIT;
+        MRC_CTL_PROFILE_OFFLINE = profile_state::OFFLINE;
+        MRC_CTL_PROFILE_ONLINE = profile_state::ONLINE;
+        MRC_CTL_OPT_CAP_EV_PROFILE_MODIFY_ONLINE = opt_cap::EV_PROFILE_MODIFY_ONLINE;
+        MRC_CTL_OPT_CAP_CC_PROFILE_MODIFY_ONLINE = opt_cap::CC_PROFILE_MODIFY_ONLINE;
+        MRC_CTL_OPT_CAP_EV_EVENT = opt_cap::EV_EVENT;
+        MRC_CTL_OPT_CAP_EV_EXPLICIT_RANGE = opt_cap::EV_EXPLICIT_RANGE;
+        MRC_CTL_OPT_CAP_EV_EVENT_PRECISE_DROP_CNT = opt_cap::EV_EVENT_PRECISE_DROP_CNT;
+        MRC_CTL_OPT_CAP_EP_OP_EV_PROBE = opt_cap::EP_OP_EV_PROBE;
+        MRC_CTL_PORT_ADMIN_DISABLED = 0;
+        MRC_CTL_PORT_ADMIN_ENABLED = 1;
+        MRC_CTL_PORT_ADMIN_STATE = port_mask::ADMIN_STATE;
+        MRC_CTL_EV_FMT_MODE_STEV = fmt_mode::STEV;
+        MRC_CTL_EV_FMT_MODE_SRV6 = fmt_mode::SRV6;
+        MRC_CTL_EV_FMT_MODE_UDP = fmt_mode::UDP;
+        MRC_CTL_EV_FMT_OP_MODIFY_FIELDS = fields_op::MODIFY;
+        MRC_CTL_EV_FMT_OP_QUERY_FIELDS = fields_op::QUERY;
+        MRC_CTL_EV_FMT_PROFILE_STATE = fmt_mask::STATE;
+        MRC_CTL_EV_FMT_PROFILE_CUR_STATE = fmt_mask::CUR_STATE;
+        MRC_CTL_EV_FMT_PROFILE_MODE = fmt_mask::MODE;
+        MRC_CTL_EV_FMT_PROFILE_OP = fmt_mask::OP;
+        MRC_CTL_EV_FMT_VENDOR_CFG = fmt_mask::VENDOR_CFG;
+        MRC_CTL_EV_GOOD = ev_state::GOOD;
+        MRC_CTL_EV_ASSUMED_BAD = ev_state::ASSUMED_BAD;
+        MRC_CTL_EV_DENIED = ev_state::DENIED;
+        MRC_CTL_EV_MODE_AUTO = ev_mode::AUTO;
+        MRC_CTL_EV_MODE_EXP = ev_mode::EXPLICIT;
+        MRC_CTL_EV_MODE_GEN = ev_mode::GENERATED;
+        MRC_CTL_EV_OP_REPLACE_EV = ev_op::REPLACE;
+        MRC_CTL_EV_OP_MODIFY_EV_STATE = ev_op::MODIFY_STATE;
+        MRC_CTL_EV_OP_QUERY_EV_STATE = ev_op::QUERY_STATE;
+        MRC_CTL_EV_OP_QUERY_EV_ARRAY = ev_op::QUERY_ARRAY;
+        MRC_CTL_EV_FIELDS_OP_MODIFY_FIELDS = fields_op::MODIFY;
+        MRC_CTL_EV_FIELDS_OP_QUERY_FIELDS = fields_op::QUERY;
+        MRC_CTL_EV_OP_F_ALL_COPIES = EV_OP_F_ALL_COPIES;
+        MRC_CTL_EV_PROFILE_STATE = ev_mask::STATE;
+        MRC_CTL_EV_PROFILE_CUR_STATE = ev_mask::CUR_STATE;
+        MRC_CTL_EV_PROFILE_MODE = ev_mask::MODE;
+        MRC_CTL_EV_PROFILE_FMT_ID = ev_mask::FMT_ID;
+        MRC_CTL_EV_PROFILE_COUNT = ev_mask::COUNT;
+        MRC_CTL_EV_PROFILE_MIN_ACTIVE = ev_mask::MIN_ACTIVE;
+        MRC_CTL_EV_PROFILE_EVENT_MASK = ev_mask::EVENT_MASK;
+        MRC_CTL_EV_PROFILE_EV_OP = ev_mask::EV_OP;
+        MRC_CTL_EV_PROFILE_EV_FIELDS_OP = ev_mask::FIELDS_OP;
+        MRC_CTL_EV_PROFILE_VENDOR_CFG = ev_mask::VENDOR_CFG;
+        MRC_CTL_CC_PROFILE_STATE = cc_mask::STATE;
+        MRC_CTL_CC_PROFILE_CUR_STATE = cc_mask::CUR_STATE;
+        MRC_CTL_CC_PROFILE_ALGORITHM = cc_mask::ALGORITHM;
+        MRC_CTL_CC_PROFILE_CONFIG = cc_mask::CONFIG;
+        MRC_CTL_CC_PROFILE_VENDOR_CFG = cc_mask::VENDOR_CFG;
+        MRC_CTL_EP_OP_EV_PROBE = ep_op::EV_PROBE;
+        MRC_CTL_EP_OP_PORT_STATUS_UPDATE = ep_op::PORT_STATUS_UPDATE;
+    };
+    c.push_str(&values.0);
+    rust.extend(values.1);
+    (c, rust)
+}
+
 /// The numbers that a C program prints; `None` where there is no compiler, or no header.
 fn printed(name: &str, includes: &[&str], flags: &[String], values: &str) -> Option<Vec<usize>> {
     let mut lines = String::new();
@@ -433,10 +551,11 @@ fn layouts_and_values_are_those_of_ocps_header() {
         eprintln!("SKIPPED: SPINDRIFT_MRC_SOURCES names no checkout of OCP's Multipath Reliable Connection");
         return;
     };
-    let (program, ours) = mrc();
     let flags = [format!("-I{}", sources.display())];
-    let printed = printed("mrc-layout", &["mrc.h"], &flags, &program)
-        .unwrap_or_else(|| panic!("{} has no mrc.h, or there is no C compiler", sources.display()));
-    let differ = differ(&ours, &printed);
-    assert!(differ.is_empty(), "name, here, in the header: {differ:?}");
+    for (header, (program, ours)) in [("mrc.h", mrc()), ("mrc_ctl.h", mrc_ctl())] {
+        let printed = printed("mrc-layout", &[header], &flags, &program)
+            .unwrap_or_else(|| panic!("{} has no {header}, or there is no C compiler", sources.display()));
+        let differ = differ(&ours, &printed);
+        assert!(differ.is_empty(), "name, here, in {header}: {differ:?}");
+    }
 }

@@ -55,6 +55,7 @@ mod mrc;
 mod nic;
 mod operator;
 mod pd;
+mod plane;
 mod post;
 mod qp;
 mod side_queue;

@@ -29,7 +29,12 @@ use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue, counting_fd, lower, of_port, raise};
 use crate::handshake::{Action, Handshakes, Hello, Number};
 use crate::local::LocalMemory;
+use crate::mrc::ctl::bus::Change;
+use crate::mrc::ctl::managed::{Managed, RETRY_NS};
+use crate::mrc::ctl::store::{Store, network_namespace};
+use crate::mrc::ctl::usage;
 use crate::operator;
+use crate::plane::PlanePort;
 use crate::tally::{Reporter, Tally, count, end_with_process};
 use crate::ud::UdQp;
 use spindrift_programs::{NicSettings, Settings};
@@ -61,6 +66,8 @@ pub(crate) struct Nic {
     pub(crate) local: LocalMemory,
     pub(crate) tally: Tally,
     reporter: Option<Reporter>,
+    /// What a controller manages.
+    pub(crate) managed: Managed,
     /// The socket for `spindrift ctl`.
     operator: OnceLock<spindrift_control::Server>,
     /// Wakes the control thread.
@@ -178,6 +185,7 @@ impl Nic {
     pub(crate) fn open(nic: &NicSettings, settings: &Settings) -> Result<Arc<Self>, OpenError> {
         let (control, process) = Control::open(&nic.planes, nic.standby, settings.control_port)?;
         let (ports, udp_port) = open_planes(&nic.planes)?;
+        let (ports, planes): (Vec<_>, Vec<_>) = ports.into_iter().map(PlanePort::new).unzip();
         let ports: Vec<Box<dyn Port>> = ports
             .into_iter()
             .enumerate()
@@ -193,6 +201,9 @@ impl Nic {
         config.endpoint.copy_responses = true;
         let wake = counting_fd().map_err(OpenError::Descriptor)?;
         let nonces = random()?;
+        let device = nic.planes.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let store = Store::new(settings.device_dir.as_deref(), network_namespace(control.fd()), device);
+        let managed = Managed::new(store, device, planes, nonces);
         without_signals(|| {
             let nic = Arc::new(Self {
                 verbs: verbs::Context::open(ports, config)?,
@@ -206,6 +217,7 @@ impl Nic {
                 local: LocalMemory::default(),
                 tally: Tally::default(),
                 reporter: Reporter::of(&nic.name),
+                managed,
                 operator: OnceLock::new(),
                 wake,
                 began: Instant::now(),
@@ -440,15 +452,43 @@ impl Nic {
             self.wait();
             (0..self.planes.len()).for_each(|plane| self.receive_on(plane));
             self.on_time();
+            self.listen();
             let now = self.now();
             if now.since(reported) >= REPORT_NS {
                 reported = now;
                 self.report(false);
             }
+            let mut of_paths = PathEvents::default();
             while let Some(event) = self.verbs.poll_async_event() {
-                self.on_event(&event);
+                if let AsyncEvent::Path { qpn, change } = &event {
+                    of_paths.add(self, *qpn, change);
+                } else {
+                    self.on_event(&event);
+                }
+            }
+            of_paths.report(&self.managed);
+        }
+    }
+
+    /// Takes what other processes that use the device say, and says what they had no room for.
+    fn listen(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
+        let all = || self.state().qps.values().cloned().collect::<Vec<_>>();
+        let mut changed = false;
+        for _ in 0..BATCH {
+            let count = |profile| usage::count(all().iter(), profile);
+            let Some(has_changed) = self.managed.receive(count) else { break };
+            changed |= has_changed;
+        }
+        if changed {
+            let state = self.managed.refresh();
+            for core in all() {
+                core.follow(&state);
             }
         }
+        self.managed.retry();
     }
 
     /// Whether this is the child of a fork, which shares the socket with its parent and must leave it alone.
@@ -500,6 +540,7 @@ impl Nic {
             let first = state.deadlines.values().min().copied().unwrap_or(Time::NEVER);
             state.handshakes.next_timeout().min(first)
         };
+        let due = if self.managed.has_unsent() { due.min(self.now().after(RETRY_NS)) } else { due };
         let timeout = match due {
             _ if self.reporter.is_some() => {
                 (due.since(self.now()).min(REPORT_NS).div_ceil(1_000_000)) as c_int
@@ -508,7 +549,7 @@ impl Nic {
             due => (due.since(self.now()).div_ceil(1_000_000)).min(1 << 20) as c_int,
         };
         let fds = [self.wake.as_raw_fd(), self.verbs.async_fd().as_raw_fd()];
-        let fds = fds.into_iter().chain(self.control.fds());
+        let fds = fds.into_iter().chain(self.control.fds()).chain(self.managed.fd());
         let mut polls: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         // SAFETY: the elements are this function's.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
@@ -598,6 +639,32 @@ impl Nic {
     fn tell_contexts(&self, about: About, event: c_int) {
         let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         contexts.iter().filter_map(Weak::upgrade).for_each(|context| context.push(about, event));
+    }
+}
+
+/// Changes of paths that controllers want to know of, by profile.
+#[derive(Default)]
+struct PathEvents {
+    by_profile: BTreeMap<u64, Vec<Change>>,
+    /// Queue pairs that they are of, with their profiles.
+    of: BTreeMap<u32, (u64, Arc<QpCore>)>,
+}
+
+impl PathEvents {
+    fn add(&mut self, nic: &Nic, qpn: Qpn, event: &spindrift::path::EvEvent) {
+        let Some(core) = nic.with_wires(|wires| wires.get(&qpn.get()).cloned()) else { return };
+        if let Some((profile, change)) = core.path_event(&nic.managed.state(), event) {
+            self.by_profile.entry(profile).or_default().push(change);
+            self.of.insert(qpn.get(), (profile, core));
+        }
+    }
+
+    fn report(self, to: &Managed) {
+        for (profile, changes) in self.by_profile {
+            let of = self.of.values().filter(|(of, _)| *of == profile);
+            let lost = of.map(|(_, core)| core.events_lost()).fold(0, u32::saturating_add);
+            to.report(profile, &changes, lost);
+        }
     }
 }
 

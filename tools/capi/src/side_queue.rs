@@ -72,11 +72,23 @@ impl SideQueue {
         }
         entries.push_back(Entry { wc, sends: sends.cloned() });
         self.len.store(entries.len(), Ordering::Release);
+        self.tell();
+    }
+
+    /// Tells the channel, if it waits for the next completion.
+    fn tell(&self) {
         if self.armed.swap(false, Ordering::AcqRel)
             && let Some(events) = &self.events
         {
             events.push(About::Object(self.at.load(Ordering::Acquire)), 0);
         }
+    }
+
+    /// There is something for the completion queue that is no completion.
+    pub(crate) fn notify(&self) {
+        // With the lock, so that it comes either before or after the program arms the queue.
+        let _entries = self.entries();
+        self.tell();
     }
 
     /// Takes the oldest one.

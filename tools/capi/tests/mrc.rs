@@ -31,7 +31,10 @@ static const char *const names[] = {
     "mrc_destroy_cq", "mrc_create_qp_hint", "mrc_destroy_qp_hint", "mrc_query_qp_hint", "mrc_modify_qp_hint",
     "mrc_create_qp", "mrc_destroy_qp", "mrc_query_qp", "mrc_modify_qp", "mrc_get_qpn", "mrc_post_recv",
     "mrc_post_send", "mrc_get_async_event", "mrc_ack_async_event", "mrc_req_notify_cq", "mrc_get_cq_event",
-    "mrc_ack_cq_events",
+    "mrc_ack_cq_events", "mrc_ctl_query_device", "mrc_ctl_query_device_ex", "mrc_ctl_query_version", "mrc_ctl_query_port",
+    "mrc_ctl_modify_port", "mrc_ctl_modify_ev_fmt_profile", "mrc_ctl_query_ev_fmt_profile",
+    "mrc_ctl_modify_ev_profile", "mrc_ctl_query_ev_profile", "mrc_ctl_modify_cc_profile", "mrc_ctl_query_cc_profile",
+    "mrc_ctl_create_ev_event_cq", "mrc_ctl_poll_ev_event", "mrc_ctl_ep_batch_send_wait",
 };
 
 int main(void)

@@ -39,6 +39,8 @@ pub struct Settings {
     pub seed: u64,
     /// Where the socket for `spindrift ctl` is.
     pub control_dir: OperatorFolder,
+    /// The folder in which controllers keep the state of devices. Default: one that only the administrator may write.
+    pub device_dir: Option<PathBuf>,
 }
 
 /// The folder of the socket through which an operator sees and moves queue pairs.
@@ -138,6 +140,10 @@ impl Settings {
             fault,
             seed: parsed(of("SPINDRIFT_SEED"), number)?.unwrap_or(1),
             control_dir: parsed(of("SPINDRIFT_CONTROL_DIR"), OperatorFolder::of)?.unwrap_or_default(),
+            device_dir: parsed(of("SPINDRIFT_DEVICE_DIR"), |text| {
+                let path = PathBuf::from(text);
+                if path.is_absolute() { Ok(path) } else { Err("write a folder from / on".to_owned()) }
+            })?,
         })
     }
 }
@@ -272,6 +278,7 @@ mod tests {
             ("SPINDRIFT_FAULT", "los=1%", "unknown word"),
             ("SPINDRIFT_SEED", "x", "invalid digit"),
             ("SPINDRIFT_CONTROL_DIR", "here", "from / on, or none"),
+            ("SPINDRIFT_DEVICE_DIR", "here", "from / on"),
             ("SPINDRIFT_VENDOR_PART_ID", "4294967296", "too large"),
         ] {
             let error = of(&[(name, value)]).unwrap_err();

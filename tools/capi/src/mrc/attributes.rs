@@ -18,7 +18,6 @@ use spindrift::verbs::{RtrAttr, RtsAttr};
 use super::abi::{MRC_MAX_VENDOR_CFG_SIZE, attr_mask, mrc_qp_attr, qp_cap};
 use super::hint::{Hint, HintBox};
 use crate::abi::qp_state;
-use crate::error::tell;
 
 /// What a program sets with a call.
 pub(crate) struct Change {
@@ -60,20 +59,14 @@ impl Change {
             && (!self.has(attr_mask::CAP) || attr.cap & !qp_cap::ALL == 0)
             && (!self.has(attr_mask::RETRY_CNT)
                 || (attr.linear_cnt <= RtsAttr::MAX_LINEAR && attr.exp_cnt <= RtsAttr::MAX_EXPONENTIAL));
-        if !fits {
-            return Err(libc::EINVAL);
-        }
-        let profiles = [
-            ("entropy values", attr_mask::EV_PROFILE_ID, attr.ev_profile_id),
-            ("congestion control", attr_mask::CC_PROFILE_ID, attr.cc_profile_id),
-        ];
-        for (what, bit, id) in profiles {
-            if self.has(bit) && id != 0 {
-                tell(&format!("profile {id} of {what}"), &"it does not exist; 0 is that of the device");
-                return Err(libc::EINVAL);
-            }
-        }
-        Ok(())
+        if fits { Ok(()) } else { Err(libc::EINVAL) }
+    }
+
+    /// The profiles that the change names, of entropy values and of congestion control; 0: the device's own, or none.
+    pub(crate) const fn profiles(&self) -> (u64, u64) {
+        let ev = if self.has(attr_mask::EV_PROFILE_ID) { self.attr.ev_profile_id } else { 0 };
+        let cc = if self.has(attr_mask::CC_PROFILE_ID) { self.attr.cc_profile_id } else { 0 };
+        (ev, cc)
     }
 }
 
@@ -162,6 +155,11 @@ impl Attributes {
         }
         self.given |= change.mask;
         Ok(())
+    }
+
+    /// The profiles, of entropy values and of congestion control.
+    pub(crate) const fn profiles(&self) -> (u64, u64) {
+        (self.attr.ev_profile_id, self.attr.cc_profile_id)
     }
 
     /// What this side offers to the peer.

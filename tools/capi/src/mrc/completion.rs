@@ -77,6 +77,7 @@ pub(crate) unsafe extern "C" fn mrc_create_cq(
             channel: channel.cast(),
             vector: u32::try_from(vector).map_err(|_| libc::EINVAL)?,
             owner: Some(Arc::clone(&of.owner)),
+            of_events: false,
         };
         // SAFETY: as the caller promises.
         Ok(unsafe { cq::create(of.context, wanted) }?.cast())

@@ -19,6 +19,8 @@ use crate::event::{self, EventQueue};
 pub(crate) struct Owner {
     /// The events of its objects and of the device.
     pub(crate) events: Arc<EventQueue>,
+    /// The version of the interface that the program was made for.
+    pub(crate) version: u32,
     hints: AtomicU32,
 }
 
@@ -36,15 +38,15 @@ impl Owner {
 
 /// What a program has of a context.
 pub(crate) struct OwnerBox {
-    pub(super) owner: Arc<Owner>,
+    pub(crate) owner: Arc<Owner>,
     /// The context of verbs that it is part of.
-    pub(super) context: *mut ibv_context,
+    pub(crate) context: *mut ibv_context,
 }
 
 impl OwnerBox {
     /// # Safety
     /// A context of [`mrc_create_context`] that was not destroyed.
-    pub(super) unsafe fn of<'a>(context: *mut mrc_context) -> &'a Self {
+    pub(crate) unsafe fn of<'a>(context: *mut mrc_context) -> &'a Self {
         // SAFETY: as the caller promises.
         unsafe { &*context.cast::<Self>() }
     }
@@ -130,16 +132,18 @@ pub(crate) unsafe extern "C" fn mrc_query_version(
 /// A context of verbs of this library; attributes, or null.
 pub(crate) unsafe extern "C" fn mrc_create_context(
     context: *mut ibv_context,
-    _attr: *mut mrc_context_attr,
+    attr: *mut mrc_context_attr,
 ) -> *mut mrc_context {
     object(|| {
         if context.is_null() {
             return Err(libc::EINVAL);
         }
+        // SAFETY: as the caller promises.
+        let version = unsafe { attr.as_ref() }.map_or(CURRENT_VERSION, |attr| attr.mrc_api_version_used);
         let events = Arc::new(EventQueue::new()?);
         // SAFETY: as the caller promises.
         unsafe { ContextBox::of(context) }.nic.add_context(&events);
-        let owner = Arc::new(Owner { events, hints: AtomicU32::new(0) });
+        let owner = Arc::new(Owner { events, version, hints: AtomicU32::new(0) });
         Ok(Box::into_raw(Box::new(OwnerBox { owner, context })).cast())
     })
 }

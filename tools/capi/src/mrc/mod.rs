@@ -7,6 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | `abi` | what `mrc.h` declares |
+//! | `ctl` | the interface of controllers (`mrc_ctl.h`) |
 //! | `context` | versions, capabilities, the parent of all objects, its events |
 //! | `completion` | completion queues and channels |
 //! | `hint` | what a program tells of its traffic |
@@ -17,6 +18,7 @@ pub(crate) mod abi;
 pub(crate) mod attributes;
 pub(crate) mod completion;
 pub(crate) mod context;
+pub(crate) mod ctl;
 pub(crate) mod hint;
 pub(crate) mod queue;
 #[cfg(test)]

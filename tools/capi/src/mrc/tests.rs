@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod attributes;
+mod control;
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, zeroed};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::net::IpAddr;
 use std::ptr::null_mut;
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ struct Side {
     qp: *mut mrc_qp,
     mr: *mut ibv_mr,
     memory: Box<[u8]>,
+    /// The address by which peers know it.
+    host: IpAddr,
 }
 
 /// One of two devices in turn. All tests share them, and they stay open, as those of processes do.
@@ -89,7 +93,11 @@ fn no_attr() -> mrc_qp_attr {
 
 impl Side {
     fn new() -> Self {
-        let device = device();
+        Self::on(device())
+    }
+
+    fn on(device: &'static DeviceBox) -> Self {
+        let host = device.settings.planes[0];
         let mut memory = vec![0_u8; MEMORY].into_boxed_slice();
         // SAFETY: the objects are used in the order of verbs, and the memory lives as long as they do.
         unsafe {
@@ -101,7 +109,7 @@ impl Side {
             let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
             let mr = mr::ibv_reg_mr(pd, memory.as_mut_ptr().cast(), MEMORY, access as c_int);
             assert!(!context.is_null() && !pd.is_null() && !cq.is_null() && !mr.is_null());
-            let mut side = Self { verbs, context, pd, cq, qp: null_mut(), mr, memory };
+            let mut side = Self { verbs, context, pd, cq, qp: null_mut(), mr, memory, host };
             side.qp = side.make(|_| ());
             side
         }
@@ -132,8 +140,7 @@ impl Side {
             mask |= qp_attr_mask::AV | qp_attr_mask::DEST_QPN | qp_attr_mask::PATH_MTU;
             attr.dest_qp_num = peer.number();
             attr.ah_attr.is_global = 1;
-            let gid = spindrift_programs::gid::of("127.0.0.1".parse().unwrap());
-            attr.ah_attr.grh.dgid = ibv_gid { raw: gid };
+            attr.ah_attr.grh.dgid = ibv_gid { raw: spindrift_programs::gid::of(peer.host) };
         }
         // SAFETY: a queue pair of the test.
         unsafe { mrc_modify_qp(self.qp, &raw mut attr, mask, &raw mut mrc_attr, mrc_mask) }
@@ -216,7 +223,10 @@ impl Side {
 
 /// Two queue pairs in INIT, with attributes that are set there.
 fn initialised(mrc_attr: &mrc_qp_attr, mask: c_int) -> [Side; 2] {
-    let sides = [Side::new(), Side::new()];
+    both_initialised([Side::new(), Side::new()], mrc_attr, mask)
+}
+
+fn both_initialised(sides: [Side; 2], mrc_attr: &mrc_qp_attr, mask: c_int) -> [Side; 2] {
     for side in &sides {
         assert_eq!(side.modify(qp_state::INIT, None, mrc_attr, mask), 0);
     }
@@ -225,7 +235,10 @@ fn initialised(mrc_attr: &mrc_qp_attr, mask: c_int) -> [Side; 2] {
 
 /// Two queue pairs that send to each other.
 fn connected() -> [Side; 2] {
-    let sides = initialised(&no_attr(), 0);
+    connect(initialised(&no_attr(), 0))
+}
+
+fn connect(sides: [Side; 2]) -> [Side; 2] {
     for (side, peer) in [(0, 1), (1, 0)] {
         assert_eq!(sides[side].modify(qp_state::RTR, Some(&sides[peer]), &no_attr(), 0), 0);
         assert_eq!(sides[side].modify(qp_state::RTS, None, &no_attr(), 0), 0);
@@ -529,7 +542,7 @@ fn hints_are_kept_while_queue_pairs_have_them() {
         }
         let last = mrc_create_qp_hint(side.context, &raw mut init);
         assert_eq!(give(last), 0);
-        let Side { verbs, context, pd, cq, qp, mr, memory } = side;
+        let Side { verbs, context, pd, cq, qp, mr, memory, .. } = side;
         assert_eq!(mrc_destroy_qp(qp), 0);
         assert_eq!(mrc_destroy_cq(cq), 0);
         assert_eq!((mrc_destroy_context(context), last_code()), (-1, libc::EBUSY), "it has a hint");

@@ -14,8 +14,10 @@ use spindrift_programs::{Settings, gid};
 use crate::toml_file::TomlFile;
 use crate::usage::usage;
 
+const SETTINGS: usize = 8;
+
 /// Each setting: its variable, and its option.
-const NAMES: [(&str, &str); 7] = [
+const NAMES: [(&str, &str); SETTINGS] = [
     ("SPINDRIFT_PLANES", "--planes"),
     ("SPINDRIFT_NICS", "--nics"),
     ("SPINDRIFT_CONTROL_PORT", "--control-port"),
@@ -23,6 +25,7 @@ const NAMES: [(&str, &str); 7] = [
     ("SPINDRIFT_FAULT", "--fault"),
     ("SPINDRIFT_SEED", "--seed"),
     ("SPINDRIFT_CONTROL_DIR", "--control-dir"),
+    ("SPINDRIFT_DEVICE_DIR", "--device-dir"),
 ];
 
 /// Settings as the user gives them.
@@ -50,6 +53,9 @@ pub(super) struct Sources {
     /// Folder of the sockets for `spindrift ctl`, or none [default: where `spindrift ctl` looks]
     #[arg(long, value_name = "DIR")]
     control_dir: Option<String>,
+    /// Folder in which MRC controllers keep profiles and port states of devices [default: /run/spindrift-devices]
+    #[arg(long, value_name = "DIR")]
+    device_dir: Option<String>,
     /// A file with settings (TOML). Options and environment variables come before it
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -66,6 +72,7 @@ struct File {
     fault: Option<String>,
     seed: Option<u64>,
     control_dir: Option<String>,
+    device_dir: Option<String>,
 }
 
 /// The planes of one NIC, or those of the two NICs of a device.
@@ -87,7 +94,7 @@ impl Planes {
 }
 
 impl File {
-    fn values(self) -> [Option<String>; 7] {
+    fn values(self) -> [Option<String>; SETTINGS] {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let nics = self.nics.map(|nics| {
             nics.into_iter()
@@ -103,6 +110,7 @@ impl File {
             self.fault,
             number(self.seed),
             self.control_dir,
+            self.device_dir,
         ]
     }
 }
@@ -124,11 +132,12 @@ impl Sources {
             &self.fault,
             &self.seed,
             &self.control_dir,
+            &self.device_dir,
         ]
         .map(Clone::clone);
         let variables = NAMES.map(|(variable, _)| env::var(variable).ok().filter(|value| !value.is_empty()));
         let (file, file_name) = match &self.settings {
-            None => ([const { None }; 7], String::new()),
+            None => ([const { None }; SETTINGS], String::new()),
             Some(path) => {
                 let file = TomlFile::read(path, "settings file")?;
                 (file.parse::<File>()?.values(), file.name().to_owned())
@@ -141,8 +150,8 @@ impl Sources {
 }
 
 /// The first of the sources that has a setting decides. Planes and devices are one setting.
-fn resolve(sources: [[Option<String>; 7]; 3], file: &str) -> Result<Found> {
-    let mut values: [Option<(usize, String)>; 7] = [const { None }; 7];
+fn resolve(sources: [[Option<String>; SETTINGS]; 3], file: &str) -> Result<Found> {
+    let mut values: [Option<(usize, String)>; SETTINGS] = [const { None }; SETTINGS];
     for (source, given) in sources.into_iter().enumerate() {
         let has_devices = values.iter().take(2).any(Option::is_some);
         for (at, (value, given)) in values.iter_mut().zip(given).enumerate() {
@@ -214,30 +223,30 @@ pub(super) fn explain(found: &Found) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn some(values: [&str; 7]) -> [Option<String>; 7] {
+    fn some(values: [&str; SETTINGS]) -> [Option<String>; SETTINGS] {
         values.map(|value| (!value.is_empty()).then(|| value.to_owned()))
     }
 
-    fn found(sources: &[[&str; 7]; 3]) -> Result<Vec<String>, String> {
+    fn found(sources: &[[&str; SETTINGS]; 3]) -> Result<Vec<String>, String> {
         let found = resolve((*sources).map(some), "here.toml").map_err(|error| error.to_string())?;
         Ok(found.variables.iter().map(|(_, value)| value.to_string_lossy().into_owned()).collect())
     }
 
     #[test]
     fn options_come_before_variables_and_those_before_a_file() {
-        let none = [""; 7];
-        let file = ["127.0.0.3", "", "30000", "4129", "loss=1%", "7", "/run/a"];
-        let variables = ["", "a=127.0.0.2", "30001", "", "", "", ""];
+        let none = [""; SETTINGS];
+        let file = ["127.0.0.3", "", "30000", "4129", "loss=1%", "7", "/run/a", "/run/b"];
+        let variables = ["", "a=127.0.0.2", "30001", "", "", "", "", ""];
         assert_eq!(found(&[none, none, file]).unwrap(), file);
         // Devices of one source replace the planes of another.
         assert_eq!(
             found(&[none, variables, file]).unwrap(),
-            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7", "/run/a"]
+            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7", "/run/a", "/run/b"]
         );
-        let options = ["127.0.0.1", "", "", "", "", "8", "none"];
+        let options = ["127.0.0.1", "", "", "", "", "8", "none", ""];
         assert_eq!(
             found(&[options, variables, file]).unwrap(),
-            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8", "none"]
+            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8", "none", "/run/b"]
         );
     }
 
@@ -254,7 +263,7 @@ mod tests {
 
     #[test]
     fn an_error_names_where_the_setting_came_from() {
-        let (none, bad) = ([""; 7], ["127.0.0.1,x", "", "", "", "", "", ""]);
+        let (none, bad) = ([""; SETTINGS], ["127.0.0.1,x", "", "", "", "", "", "", ""]);
         for (sources, text) in [
             ([bad, none, none], "--planes 127.0.0.1,x: x is no address"),
             ([none, bad, none], "SPINDRIFT_PLANES=127.0.0.1,x: x is no address"),
