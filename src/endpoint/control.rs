@@ -93,7 +93,7 @@ impl Endpoint {
         self.make_qp(init, None)
     }
 
-    /// Makes a queue pair with a number other than `before`.
+    /// Makes a queue pair with a number other than `before`, or with that one if it keeps its number.
     fn make_qp(&mut self, mut init: QpInit, before: Option<Qpn>) -> Result<Qpn, EndpointError> {
         if init.srq.is_some() {
             init.cap.max_recv_wr = 0;
@@ -107,7 +107,7 @@ impl Endpoint {
         let paths = Paths::new(&path, self.rng.next_u64())?;
         // Everything that can fail comes before a slot is taken, so that no slot leaks.
         init.cc.validate()?;
-        let qpn = self.draw_qpn(before);
+        let qpn = before.filter(|_| init.keep_number).unwrap_or_else(|| self.draw_qpn(before));
         let slot = qpn.get() & self.qps.mask();
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         let qp = Qp::new((qpn, slot), pd, psn, QpInit { path, ..init }, paths)?;

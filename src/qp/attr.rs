@@ -73,6 +73,9 @@ pub struct QpInit {
     pub dynamic_mpr: bool,
     /// Extensions of MRC to offer. Those that the peer does not have are not used.
     pub extensions: Extensions,
+    /// [`QpModify::Reset`] keeps the number, for peers that are told of it once. Late packets of one connection may
+    /// then reach the next one, which only its PSNs tell apart. Default no.
+    pub keep_number: bool,
 }
 
 impl QpInit {
@@ -96,6 +99,7 @@ impl QpInit {
             max_mtu: 4096,
             dynamic_mpr: false,
             extensions: Extensions::ALL,
+            keep_number: false,
         }
     }
 }
@@ -266,6 +270,8 @@ pub struct RtsAttr {
     pub rnr_retry: u8,
     /// Reads and atomic operations in flight that the peer accepts.
     pub max_rd_atomic: u8,
+    /// The first PSN sent, where the peer was told of another than [`QpInfo::psn`]. Default: that one.
+    pub psn: Option<Psn>,
 }
 
 impl RtsAttr {
@@ -333,6 +339,7 @@ impl Default for RtsAttr {
             exponential_retries: 9,
             rnr_retry: Self::MAX_RNR,
             max_rd_atomic: 16,
+            psn: None,
         }
     }
 }
@@ -364,8 +371,8 @@ pub struct RetryAttr {
 /// Any other change is refused, and so is an attribute that is out of range. A refused change has no effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QpModify {
-    /// Back to RESET from any state: all work is dropped without completions, and the queue pair gets a new number.
-    /// Late packets for the old number reach no queue pair.
+    /// Back to RESET from any state: all work is dropped without completions, and the queue pair gets a new number,
+    /// unless it [keeps](QpInit::keep_number) it. Late packets for the old number reach no queue pair.
     Reset,
     /// RESET → INIT.
     Init,

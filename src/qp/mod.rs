@@ -248,6 +248,7 @@ impl Qp {
 
     pub(crate) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr) {
         self.paths.restart_positions();
+        self.psn = attr.psn.unwrap_or(self.psn);
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {

@@ -67,6 +67,8 @@ pub struct QpConfig {
     /// Extensions of MRC to offer to the peer: SEND and more. Those that both peers offer are used. Default: all.
     /// [`Extensions::NONE`] makes it plain MRC.
     pub extensions: Extensions,
+    /// RESET keeps the queue pair's number, for peers that are told of it once: see [`QpInit::keep_number`]. Default off.
+    pub keep_number: bool,
     /// How long the peer waits at least before it repeats a message for which no receive work request was posted: a
     /// code from 0 to 31, see [`Neth::rnr_timer_ns`](crate::wire::Neth::rnr_timer_ns). Default 12 (0.64 ms).
     pub min_rnr_timer: u8,
@@ -96,6 +98,7 @@ impl Default for QpConfig {
             max_rd_atomic: 16,
             dynamic_mpr: false,
             extensions: Extensions::ALL,
+            keep_number: false,
             min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
             retry: RtsAttr::default(),
         }
@@ -214,6 +217,7 @@ impl Qp {
             max_mtu: config.max_mtu,
             dynamic_mpr: config.dynamic_mpr,
             extensions: config.extensions,
+            keep_number: config.keep_number,
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
         let cqs = [send_cq.core(), recv_cq.core()];

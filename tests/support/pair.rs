@@ -42,6 +42,7 @@ pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
         exponential_retries: patience.exponential,
         rnr_retry: RtsAttr::MAX_RNR,
         max_rd_atomic: theirs.max_rd_atomic,
+        psn: None,
     }
 }
 

@@ -284,6 +284,36 @@ fn paths_and_congestion_control_change_before_rtr() {
     assert!(endpoint.modify_qp(now, qpn, wanted(1)).is_err());
 }
 
+/// For peers that are told of numbers once, before anything is known.
+#[test]
+fn a_number_may_be_kept_and_the_first_psn_given_late() {
+    let Alone { mut endpoint, now, .. } = Alone::new();
+    let pd = endpoint.alloc_pd();
+    let init = |keep_number| QpInit { keep_number, ..QpInit::new(pd, CqId(0), CqId(0)) };
+    let kept = endpoint.create_qp(init(true)).unwrap();
+    let drawn = endpoint.create_qp(init(false)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(endpoint.modify_qp(now, kept, QpModify::Reset), Ok(kept));
+    }
+    assert_ne!(endpoint.modify_qp(now, drawn, QpModify::Reset), Ok(drawn));
+    let peer = PortAddr { ip: [0xfd00, 0, 0, 0, 0, 0, 0, 2].into(), mac: [4; 6] };
+    let rtr = rtr_to(vec![peer], 4793);
+    for psn in [None, Some(Psn::new(0x00ab_cdef))] {
+        let random = Psn::new(endpoint.qp_info(kept).unwrap().psn);
+        for change in [
+            QpModify::Init,
+            QpModify::Rtr(Box::new(rtr.clone())),
+            QpModify::Rts(RtsAttr { psn, ..RtsAttr::default() }),
+        ] {
+            endpoint.modify_qp(now, kept, change).unwrap();
+        }
+        let attr = endpoint.query_qp(kept).unwrap();
+        let expected = psn.unwrap_or(random);
+        assert_eq!((attr.sq_psn, attr.next_sq_psn), (expected, expected));
+        assert_eq!(endpoint.modify_qp(now, kept, QpModify::Reset), Ok(kept));
+    }
+}
+
 /// A queue pair frees its packet records when none has moved between two visits.
 #[test]
 fn only_quiet_queue_pairs_give_memory_up() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use spindrift::endpoint::{FailReason, QpFailure, QpInfo};
 use spindrift::verbs::negotiate::negotiate;
 use spindrift::verbs::{PostError, Qp, QpModify, QpState, RtrAttr, RtsAttr, VerbsError};
-use spindrift::wire::Qpn;
+use spindrift::wire::{Psn, Qpn};
 
 use crate::abi::{
     event_type, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap, qp_attr_mask, qp_state,
@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::context::mtu_bytes;
 use crate::error::{code_of, tell};
 use crate::event::{About, EventQueue};
+use crate::foreign;
 use crate::handshake::{Number, Peer};
 use crate::mrc::attributes::{Attributes, Change, Grants};
 use crate::mrc::ctl::usage::{self, Used};
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) sig_all: bool,
     /// What the program has set by MRC's own interface, if it made the queue pair with that.
     pub(crate) mrc: Option<Attributes>,
+    /// The program says which PSN is the first, at RTS.
+    says_psn: bool,
     /// Spindrift's queue pair is in RTR, and enters RTS with these when the program's does.
     agreed: Option<(RtsAttr, Grants)>,
 }
@@ -63,6 +66,8 @@ pub(crate) struct Inner {
 enum After {
     Nothing,
     Handshake(Peer, Box<QpInfo>),
+    /// The peer is known already, by this.
+    Connect(Box<QpInfo>),
     Forget,
 }
 
@@ -150,6 +155,7 @@ impl Inner {
             ..self.retry()
         };
         let rts = self.mrc.as_ref().map_or(rts, |mrc| mrc.sends(rts, &peer));
+        let rts = RtsAttr { psn: self.says_psn.then(|| Psn::new(self.attr.sq_psn)), ..rts };
         let Some(qp) = &mut self.qp else { return Ok(()) };
         qp.modify(QpModify::Rts(rts))?;
         self.connected = true;
@@ -176,9 +182,11 @@ impl QpCore {
             cap,
             sig_all,
             mrc,
+            says_psn: nic.peers.is_some(),
             agreed: None,
         };
-        nic.add_qp(|number| {
+        let wire = inner.qp.as_ref()?.qpn();
+        nic.add_qp(wire, |number| {
             Arc::new(Self {
                 number,
                 nic: Arc::clone(nic),
@@ -248,8 +256,10 @@ impl QpCore {
         qp.modify(QpModify::Rtr(Box::new(rtr))).map_err(|error| error.to_string())?;
         inner.agreed = Some((rts, Grants { mpr: peer.mpr, max_wimm: peer.max_wimm }));
         count(&self.nic.tally.connected);
-        // Attributes of MRC for what it sends come with RTS. A queue pair of verbs responds to READs before that, which is to send.
-        if inner.mrc.is_none() || inner.state == qp_state::RTS {
+        // Attributes of MRC for what it sends come with RTS, and so does a PSN. A queue pair of verbs responds to READs before that,
+        // which is to send.
+        let sends_early = inner.mrc.is_none() && !inner.says_psn;
+        if sends_early || inner.state == qp_state::RTS {
             inner.start().map_err(|error| error.to_string())?;
         }
         inner.post_held().map_err(|error| error.to_string())
@@ -357,6 +367,13 @@ impl QpCore {
         match after? {
             After::Nothing => {}
             After::Handshake(peer, info) => self.nic.begin_handshake(self.number, peer, *info),
+            After::Connect(known) => {
+                if let Err(reason) = self.connect(&known) {
+                    tell(&format!("queue pair {:#x} cannot connect", self.number.get()), &reason);
+                    self.lock().state = from;
+                    return Err(libc::EINVAL);
+                }
+            }
             After::Forget => self.nic.forget_handshake(self.number),
         }
         Ok(to)
@@ -410,7 +427,13 @@ impl QpCore {
                 let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
                 let peer = Peer { address: gid::address(dgid), number: Number::from_verbs(attr.dest_qp_num) };
                 self.peer.store(peer.number.get(), Ordering::Relaxed);
-                return Ok(After::Handshake(peer, Box::new(inner.info()?)));
+                let own = inner.info()?;
+                let Some(peers) = &self.nic.peers else { return Ok(After::Handshake(peer, Box::new(own))) };
+                let known = foreign::info(&own, &inner.attr, (peer, peers));
+                return known.map(|known| After::Connect(Box::new(known))).map_err(|reason| {
+                    tell(&format!("queue pair {:#x} cannot connect", self.number.get()), &reason);
+                    libc::EINVAL
+                });
             }
             (qp_state::RTR | qp_state::RTS, qp_state::RTS) => {
                 remember(&mut inner.attr, attr, mask);

@@ -15,6 +15,8 @@
 //! | `cm` | connections by address and port: what `librdmacm.so.1` does |
 //! | `mrc` | MRC's own interface: what `lib_mrc.so` does |
 //! | `ud`, `datagram` | queue pairs of datagrams, and their messages |
+//! | `foreign` | peers that are not Spindrift |
+//! | `plane` | the port of a plane |
 //! | `local`, `side_queue` | memory that this library copies, and completions that it makes itself |
 //! | `operator` | what `spindrift ctl` sees and moves |
 //! | `tally` | what a device has moved, for `spindrift run` |
@@ -44,6 +46,7 @@ mod error;
 mod event;
 #[cfg(not(any(test, fuzzing)))]
 mod export;
+mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod handshake;

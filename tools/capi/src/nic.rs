@@ -37,6 +37,7 @@ use crate::operator;
 use crate::plane::PlanePort;
 use crate::tally::{Reporter, Tally, count, end_with_process};
 use crate::ud::UdQp;
+use spindrift_programs::settings::StaticPeers;
 use spindrift_programs::{NicSettings, Settings};
 
 /// Longest datagram on the control socket.
@@ -56,6 +57,8 @@ pub(crate) struct Nic {
     pub(crate) planes: Vec<IpAddr>,
     /// Those that stand by for the others.
     pub(crate) standby: PlaneSet,
+    /// Peers that are not Spindrift, if all are.
+    pub(crate) peers: Option<StaticPeers>,
     /// Which process of this host this is, and its identifier.
     process: u32,
     pub(crate) pid: u32,
@@ -132,14 +135,14 @@ impl OpenError {
     }
 }
 
-/// A port for each plane, all with the same number, which the kernel chooses.
-fn open_planes(planes: &[IpAddr]) -> Result<(Vec<UdpPort>, u16), UdpError> {
+/// A port for each plane, all with the same number: this one, or if it is 0 one that the kernel chooses.
+fn open_planes(planes: &[IpAddr], number: u16) -> Result<(Vec<UdpPort>, u16), UdpError> {
     let mut tries = 0;
     loop {
         tries += 1;
         let mut ports: Vec<UdpPort> = Vec::new();
         let opened = planes.iter().try_for_each(|local| {
-            let port = ports.first().map_or(0, UdpPort::port);
+            let port = ports.first().map_or(number, UdpPort::port);
             ports.push(UdpPort::open(&UdpConfig { local: *local, port, ..UdpConfig::default() })?);
             Ok(())
         });
@@ -148,7 +151,7 @@ fn open_planes(planes: &[IpAddr]) -> Result<(Vec<UdpPort>, u16), UdpError> {
                 let port = ports.first().map_or(0, UdpPort::port);
                 return Ok((ports, port));
             }
-            Err(UdpError::PortInUse { .. }) if tries < PORT_TRIES => {}
+            Err(UdpError::PortInUse { .. }) if number == 0 && tries < PORT_TRIES => {}
             Err(error) => return Err(error),
         }
     }
@@ -184,7 +187,8 @@ pub(crate) fn random() -> Result<u64, OpenError> {
 impl Nic {
     pub(crate) fn open(nic: &NicSettings, settings: &Settings) -> Result<Arc<Self>, OpenError> {
         let (control, process) = Control::open(&nic.planes, nic.standby, settings.control_port)?;
-        let (ports, udp_port) = open_planes(&nic.planes)?;
+        let (ports, udp_port) =
+            open_planes(&nic.planes, settings.peers.as_ref().map_or(0, |peers| peers.udp_port))?;
         let (ports, planes): (Vec<_>, Vec<_>) = ports.into_iter().map(PlanePort::new).unzip();
         let ports: Vec<Box<dyn Port>> = ports
             .into_iter()
@@ -213,6 +217,7 @@ impl Nic {
                 home: Home::here(),
                 control,
                 standby: nic.standby,
+                peers: settings.peers.clone(),
                 datagram: Mutex::new(vec![0; MAX_DATAGRAM]),
                 local: LocalMemory::default(),
                 tally: Tally::default(),
@@ -259,9 +264,13 @@ impl Nic {
     }
 
     /// A number for a queue pair, which is given to it before anybody else can see it. `None`: all are in use.
-    pub(crate) fn add_qp(&self, make: impl FnOnce(Number) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
+    pub(crate) fn add_qp(&self, wire: Qpn, make: impl FnOnce(Number) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
         let mut state = self.state();
-        let number = self.free_number(&mut state)?;
+        let number = match self.peers {
+            // They know it by its number on the wire.
+            Some(_) => Number::from_verbs(wire.get()),
+            None => self.free_number(&mut state)?,
+        };
         let core = make(number);
         state.qps.insert(number, Arc::clone(&core));
         state.handshakes.created(number);

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use spindrift::endpoint::Extensions;
-use spindrift::path::{PathConfig, PlaneSet};
+use spindrift::path::PathConfig;
 use spindrift::verbs::{Cq, Qp, QpConfig};
 
 use crate::abi::{
@@ -88,12 +88,13 @@ fn make(
     srq: Option<&SrqBox>,
     cap: &ibv_qp_cap,
     sig_all: bool,
-    (api, standby): (&Api, PlaneSet),
+    (api, nic): (&Api, &Nic),
 ) -> Result<Qp, c_int> {
     let of_mrc = matches!(api, Api::Mrc(_));
     let config = QpConfig {
         extensions: if of_mrc { Extensions::EMPTY_MESSAGES } else { Extensions::ALL },
-        path: PathConfig { standby, ..PathConfig::new(1) },
+        keep_number: nic.peers.is_some(),
+        path: PathConfig { standby: nic.standby, ..PathConfig::new(1) },
         // Offered only if the program asks for it.
         dynamic_mpr: of_mrc,
         max_send_wr: cap.max_send_wr,
@@ -155,7 +156,7 @@ fn connected(
     (cap, sig_all): (ibv_qp_cap, bool),
     api: &Api,
 ) -> Result<(Body, Number), c_int> {
-    let qp = make(pd, cqs, srq, &cap, sig_all, (api, context.nic.standby))?;
+    let qp = make(pd, cqs, srq, &cap, sig_all, (api, &context.nic))?;
     let wire = qp.qpn();
     let (events, mrc) = match api {
         Api::Verbs | Api::Extended(_) => (&context.events, None),

@@ -124,6 +124,18 @@ fn planes_and_losses_do_not_show() {
     }
 }
 
+/// Peers that find each other by what perftest tells them alone, as an MRC NIC would.
+#[test]
+fn peers_may_be_told_of_by_settings() {
+    let planes = ["127.4.1.1,127.4.1.2", "127.4.2.1,127.4.2.2"];
+    let peers = planes.join(";");
+    let extra = [("SPINDRIFT_STATIC_PEERS", peers.as_str()), ("SPINDRIFT_UDP_PORT", "21972")];
+    for (name, args, count) in [("ib_write_bw", "-n 200 -q 4", 800), ("ib_write_lat", "-n 50", 50)] {
+        let Some(both) = pair(name, planes, args, &extra) else { return };
+        assert_eq!(iterations(&both[1]), Some(count), "{name} {args}: {}", both[1]);
+    }
+}
+
 /// The control and data ports of a process that is killed are free again, and its peer ends within the retry budget.
 #[test]
 fn a_killed_side_ends_the_other() {

@@ -41,6 +41,27 @@ pub struct Settings {
     pub control_dir: OperatorFolder,
     /// The folder in which controllers keep the state of devices. Default: one that only the administrator may write.
     pub device_dir: Option<PathBuf>,
+    /// Peers that send no messages to find each other, such as NICs; programs say all that a connection needs.
+    pub peers: Option<StaticPeers>,
+}
+
+/// Peers to which queue pairs connect by what their program says alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticPeers {
+    /// The UDP port of MRC, on both sides.
+    pub udp_port: u16,
+    /// The planes of each peer, whose GID has the first one's address. Empty: each peer has one plane.
+    pub planes: Vec<Vec<IpAddr>>,
+}
+
+impl StaticPeers {
+    /// The planes of the peer with this address.
+    pub fn planes(&self, address: IpAddr) -> Option<Vec<IpAddr>> {
+        if self.planes.is_empty() {
+            return Some(vec![address]);
+        }
+        self.planes.iter().find(|planes| planes.first() == Some(&address)).cloned()
+    }
 }
 
 /// The folder of the socket through which an operator sees and moves queue pairs.
@@ -76,6 +97,8 @@ pub struct SettingsError {
 
 /// The first control port, if the environment names none.
 pub const CONTROL_PORT: u16 = 24_971;
+/// The UDP port of MRC, if the environment names none.
+pub const UDP_PORT: u16 = 4_971;
 /// Characters of a device's name, at most.
 const MAX_NAME: usize = 32;
 /// Planes of a device, at most.
@@ -133,7 +156,23 @@ impl Settings {
         let fault = parsed(of("SPINDRIFT_FAULT"), |text| {
             text.parse().map_err(|error: spindrift_pmd::fault::FaultPlanError| error.to_string())
         })?;
+        let peers = parsed(of("SPINDRIFT_STATIC_PEERS"), static_peers)?;
+        if peers.is_some() && nics.iter().any(|nic| nic.standby.0 != 0) {
+            let reason =
+                "such peers do not follow a failover, so devices have one NIC; leave out the +".to_owned();
+            let (name, value) = of("SPINDRIFT_STATIC_PEERS");
+            return Err(SettingsError { name, value: value.unwrap_or_default(), reason });
+        }
+        let udp_port = parsed(of("SPINDRIFT_UDP_PORT"), |text| match (text.parse(), &peers) {
+            (Ok(0) | Err(_), _) => Err("write a UDP port from 1 to 65535".to_owned()),
+            (Ok(_), None) => {
+                Err("processes have UDP ports of their own but with SPINDRIFT_STATIC_PEERS".to_owned())
+            }
+            (Ok(port), Some(_)) => Ok(port),
+        })?;
+        let udp_port = udp_port.unwrap_or(UDP_PORT);
         Ok(Self {
+            peers: peers.map(|planes| StaticPeers { udp_port, planes }),
             nics,
             control_port: port.unwrap_or(CONTROL_PORT),
             part_id: parsed(of("SPINDRIFT_VENDOR_PART_ID"), part_id)?.unwrap_or(0),
@@ -165,6 +204,33 @@ fn nics(text: &str) -> Result<Vec<NicSettings>, String> {
         all.push(NicSettings { name: name.to_owned(), planes, standby });
     }
     if all.is_empty() { Err("there is no device".to_owned()) } else { Ok(all) }
+}
+
+/// `any`, or the planes of each peer: `address,address;address,address`.
+fn static_peers(text: &str) -> Result<Vec<Vec<IpAddr>>, String> {
+    if text == "any" {
+        return Ok(Vec::new());
+    }
+    let mut all: Vec<Vec<IpAddr>> = Vec::new();
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let (peer, standby) = planes(part)?;
+        if standby.0 != 0 {
+            return Err(format!(
+                "{part}: a peer whose NIC cannot fail over has no second one, so there is no +"
+            ));
+        }
+        if let Some(first) =
+            peer.first().filter(|first| all.iter().any(|other| other.first() == Some(*first)))
+        {
+            return Err(format!("{first} is the first plane of two peers"));
+        }
+        all.push(peer);
+    }
+    if all.is_empty() {
+        Err("there is no peer; any stands for all that have one plane".to_owned())
+    } else {
+        Ok(all)
+    }
 }
 
 /// Addresses, separated by commas.
@@ -257,6 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn static_peers_have_planes() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(of(&[]).unwrap().peers, None);
+        let any = of(&[("SPINDRIFT_STATIC_PEERS", "any")]).unwrap().peers.unwrap();
+        assert_eq!((any.udp_port, any.planes(ip("10.0.0.9"))), (UDP_PORT, Some(vec![ip("10.0.0.9")])));
+        let variables =
+            [("SPINDRIFT_STATIC_PEERS", "10.0.0.2,10.1.0.2; ::3"), ("SPINDRIFT_UDP_PORT", "4791")];
+        let standby = of(&[("SPINDRIFT_STATIC_PEERS", "any"), ("SPINDRIFT_PLANES", "::1+::2")]).unwrap_err();
+        assert!(standby.starts_with("SPINDRIFT_STATIC_PEERS=any: such peers do not follow"), "{standby}");
+        let two = of(&variables).unwrap().peers.unwrap();
+        assert_eq!(
+            (two.udp_port, two.planes(ip("10.0.0.2"))),
+            (4791, Some(vec![ip("10.0.0.2"), ip("10.1.0.2")]))
+        );
+        assert_eq!((two.planes(ip("::3")), two.planes(ip("10.1.0.2"))), (Some(vec![ip("::3")]), None));
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
         let both = of(&[("SPINDRIFT_PLANES", "::1"), ("SPINDRIFT_NICS", "a=::1")]).unwrap_err();
         assert_eq!(both, "SPINDRIFT_NICS=a=::1: SPINDRIFT_PLANES is set too; leave one of them out");
@@ -279,6 +363,12 @@ mod tests {
             ("SPINDRIFT_SEED", "x", "invalid digit"),
             ("SPINDRIFT_CONTROL_DIR", "here", "from / on, or none"),
             ("SPINDRIFT_DEVICE_DIR", "here", "from / on"),
+            ("SPINDRIFT_UDP_PORT", "4971", "but with SPINDRIFT_STATIC_PEERS"),
+            ("SPINDRIFT_UDP_PORT", "0", "from 1 to 65535"),
+            ("SPINDRIFT_STATIC_PEERS", "10.0.0.1,x", "x is no address"),
+            ("SPINDRIFT_STATIC_PEERS", ";", "there is no peer"),
+            ("SPINDRIFT_STATIC_PEERS", "10.0.0.1+10.0.0.2", "no second one"),
+            ("SPINDRIFT_STATIC_PEERS", "10.0.0.1;10.0.0.1,10.0.0.2", "first plane of two peers"),
             ("SPINDRIFT_VENDOR_PART_ID", "4294967296", "too large"),
         ] {
             let error = of(&[(name, value)]).unwrap_err();

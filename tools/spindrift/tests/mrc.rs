@@ -57,18 +57,22 @@ fn the_benchmark_of_ocps_examples() {
     let include = format!("-I{}", sources.display());
     let files = [from.join("mrc_example.c"), from.join("utils.c")];
     compile(&[&"-o", &example, &include, &files[0], &files[1], &library, &"-libverbs", &"-lm"]);
-    for (planes, fault) in PLANES.into_iter().flat_map(|planes| [(planes, None), (planes, Some("loss=1%"))]) {
+    let losses =
+        PLANES.into_iter().flat_map(|planes| [[planes, "--fault", "loss=0"], [planes, "--fault", "loss=1%"]]);
+    // And as it would run with a NIC as its peer: each side knows of the other what this program tells it.
+    let peers = ["--static-peers", "127.5.1.1,127.5.1.2;127.5.2.1,127.5.2.2"];
+    let foreign = ["127.5.1.1,127.5.1.2", "127.5.2.1,127.5.2.2"].map(|planes| [planes, peers[0], peers[1]]);
+    for [here, there] in losses.map(|options| [options; 2]).chain([foreign]) {
         let port = free_port();
-        let mut options = vec!["--planes", planes];
-        options.extend(fault.map(|fault| ["--fault", fault]).into_iter().flatten());
+        let [here, there] = [here, there].map(|options| [&["--planes"][..], &options[..]].concat());
         let arguments: [&dyn AsRef<OsStr>; 9] =
             [&example, &"-d", &"spindrift0", &"-p", &port, &"-n", &"70", &"-s", &"1048576"];
-        let server = Running::start(&mut run_of(&options, &arguments));
+        let server = Running::start(&mut run_of(&here, &arguments));
         let mut tries = 0;
         let client = loop {
             let mut with_host = arguments.to_vec();
             with_host.push(&"127.0.0.1");
-            let client = end(&mut run_of(&options, &with_host));
+            let client = end(&mut run_of(&there, &with_host));
             tries += 1;
             // It tries once: the server has to listen.
             if client.status.success() || tries == 200 {
@@ -76,7 +80,7 @@ fn the_benchmark_of_ocps_examples() {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        assert!(client.status.success(), "{planes} {fault:?}: {}", stderr(&client));
+        assert!(client.status.success(), "{there:?}: {}", stderr(&client));
         let rows = stdout(&client).lines().filter(|line| line.starts_with(' ')).count();
         assert_eq!(rows, 1 + 21, "sizes from 1 to 2^20: {}", stdout(&client));
         let server = end_of(server, PATIENCE, "the server");

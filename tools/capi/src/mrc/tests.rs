@@ -5,6 +5,7 @@
 
 mod attributes;
 mod control;
+mod foreign;
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, zeroed};

@@ -14,7 +14,7 @@ use spindrift_programs::{Settings, gid};
 use crate::toml_file::TomlFile;
 use crate::usage::usage;
 
-const SETTINGS: usize = 8;
+const SETTINGS: usize = 10;
 
 /// Each setting: its variable, and its option.
 const NAMES: [(&str, &str); SETTINGS] = [
@@ -26,6 +26,8 @@ const NAMES: [(&str, &str); SETTINGS] = [
     ("SPINDRIFT_SEED", "--seed"),
     ("SPINDRIFT_CONTROL_DIR", "--control-dir"),
     ("SPINDRIFT_DEVICE_DIR", "--device-dir"),
+    ("SPINDRIFT_STATIC_PEERS", "--static-peers"),
+    ("SPINDRIFT_UDP_PORT", "--udp-port"),
 ];
 
 /// Settings as the user gives them.
@@ -56,6 +58,12 @@ pub(super) struct Sources {
     /// Folder in which MRC controllers keep profiles and port states of devices [default: /run/spindrift-devices]
     #[arg(long, value_name = "DIR")]
     device_dir: Option<String>,
+    /// Peers that are not Spindrift, such as MRC NICs: the planes of each as A,B;C,D, or any if each has one
+    #[arg(long, value_name = "PEERS")]
+    static_peers: Option<String>,
+    /// UDP port of MRC with --static-peers [default: 4971]
+    #[arg(long, value_name = "PORT")]
+    udp_port: Option<String>,
     /// A file with settings (TOML). Options and environment variables come before it
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -73,6 +81,8 @@ struct File {
     seed: Option<u64>,
     control_dir: Option<String>,
     device_dir: Option<String>,
+    static_peers: Option<StaticPeers>,
+    udp_port: Option<u64>,
 }
 
 /// The planes of one NIC, or those of the two NICs of a device.
@@ -81,6 +91,24 @@ struct File {
 enum Planes {
     One(Vec<String>),
     Several(Vec<Vec<String>>),
+}
+
+/// `any`, or the planes of each peer.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "any, or a list of lists of addresses: the planes of each peer")]
+enum StaticPeers {
+    Any(String),
+    Planes(Vec<Vec<String>>),
+}
+
+impl StaticPeers {
+    /// As options have it.
+    fn text(self) -> String {
+        match self {
+            Self::Any(text) => text,
+            Self::Planes(peers) => peers.iter().map(|planes| planes.join(",")).collect::<Vec<_>>().join(";"),
+        }
+    }
 }
 
 impl Planes {
@@ -111,6 +139,8 @@ impl File {
             number(self.seed),
             self.control_dir,
             self.device_dir,
+            self.static_peers.map(StaticPeers::text),
+            number(self.udp_port),
         ]
     }
 }
@@ -133,6 +163,8 @@ impl Sources {
             &self.seed,
             &self.control_dir,
             &self.device_dir,
+            &self.static_peers,
+            &self.udp_port,
         ]
         .map(Clone::clone);
         let variables = NAMES.map(|(variable, _)| env::var(variable).ok().filter(|value| !value.is_empty()));
@@ -235,18 +267,19 @@ mod tests {
     #[test]
     fn options_come_before_variables_and_those_before_a_file() {
         let none = [""; SETTINGS];
-        let file = ["127.0.0.3", "", "30000", "4129", "loss=1%", "7", "/run/a", "/run/b"];
-        let variables = ["", "a=127.0.0.2", "30001", "", "", "", "", ""];
+        let file =
+            ["127.0.0.3", "", "30000", "4129", "loss=1%", "7", "/run/a", "/run/b", "127.0.0.9", "4791"];
+        let variables = ["", "a=127.0.0.2", "30001", "", "", "", "", "", "", ""];
         assert_eq!(found(&[none, none, file]).unwrap(), file);
         // Devices of one source replace the planes of another.
         assert_eq!(
             found(&[none, variables, file]).unwrap(),
-            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7", "/run/a", "/run/b"]
+            ["", "a=127.0.0.2", "30001", "4129", "loss=1%", "7", "/run/a", "/run/b", "127.0.0.9", "4791"]
         );
-        let options = ["127.0.0.1", "", "", "", "", "8", "none", ""];
+        let options = ["127.0.0.1", "", "", "", "", "8", "none", "", "any", ""];
         assert_eq!(
             found(&[options, variables, file]).unwrap(),
-            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8", "none", "/run/b"]
+            ["127.0.0.1", "", "30001", "4129", "loss=1%", "8", "none", "/run/b", "any", "4791"]
         );
     }
 
@@ -257,13 +290,16 @@ mod tests {
         assert_eq!(one[0].as_deref(), Some("::1,::2"));
         let two = values("[nics]\na = [[\"::1\", \"::2\"], [\"::3\"]]\nb = [\"::4\"]").unwrap();
         assert_eq!(two[1].as_deref(), Some("a=::1,::2+::3;b=::4"));
+        let peers = values("static-peers = [[\"::1\", \"::2\"], [\"::3\"]]").unwrap();
+        assert_eq!(peers[8].as_deref(), Some("::1,::2;::3"));
+        assert_eq!(values("static-peers = \"any\"").unwrap()[8].as_deref(), Some("any"));
         let error = values("planes = \"::1\"").unwrap_err().to_string();
         assert!(error.contains("a list of addresses, or two such lists"), "{error}");
     }
 
     #[test]
     fn an_error_names_where_the_setting_came_from() {
-        let (none, bad) = ([""; SETTINGS], ["127.0.0.1,x", "", "", "", "", "", "", ""]);
+        let (none, bad) = ([""; SETTINGS], ["127.0.0.1,x", "", "", "", "", "", "", "", "", ""]);
         for (sources, text) in [
             ([bad, none, none], "--planes 127.0.0.1,x: x is no address"),
             ([none, bad, none], "SPINDRIFT_PLANES=127.0.0.1,x: x is no address"),
