@@ -1,0 +1,332 @@
+//! Which component is at fault: from the loss of all paths to the link, the switch or the NIC that explains it.
+//!
+//! Probes of all agents that report are weighed together ([`View`]); with its own report alone an agent still tells its host link from the
+//! links above (MRC paper, section 3: if T0 probes show no problem but T1 probes do, it is the T0-T1 link). The rules:
+//!
+//! - The smallest set of components is named that explains the loss of all paths, with the loss of each (a maximum-likelihood fit
+//!   with a penalty for each component). Loss that all paths of a host share is its host link's, and is taken off what the
+//!   paths above show, so congestion there accuses no link above.
+//! - Three windows are judged by themselves: a component that loses nearly all is named from 50 ms of probes, one that loses 1 % from up to 10 s.
+//! - A component is accused if probes enough were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
+//!   component explains the loss nearly as well.
+//! - Components that the same paths cross are named together: no probe can tell them apart.
+//! - A component whose shorter windows are clean has healed.
+
+use std::collections::BTreeMap;
+
+use spindrift_srv6::{Fabric, Link, Node};
+
+use crate::model::{self, Fit, Model};
+use crate::{Count, Path, Report, Window};
+
+/// A part of a fabric that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Component {
+    /// A cable with the two ports that it joins.
+    Link(Link),
+    /// A switch; or a host, with the NIC that all its ports are on.
+    Node(Node),
+}
+
+/// What is wrong with a component.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// It forwards nothing: at least 95 % are lost.
+    Down,
+    /// It loses some packets.
+    Lossy {
+        /// The share that a probe loses there, 0 to 1: of a link, in both directions together.
+        rate: f64,
+    },
+}
+
+/// The counts behind a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The time that the counts are about.
+    pub window: Window,
+    /// Probes that crossed the component.
+    pub through: Count,
+    /// Probes of the same agents in the same plane that did not.
+    pub beside: Count,
+    /// Paths that cross the component.
+    pub paths: usize,
+    /// Agents whose paths these are.
+    pub agents: usize,
+}
+
+/// A component at fault.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The component; or several, of which one is at fault, and no probe can tell which.
+    pub components: Vec<Component>,
+    /// What is wrong.
+    pub fault: Fault,
+    /// The probability that this is no accident and no other component, 0 to 1, if packets are lost independently of each other.
+    pub confidence: f64,
+    /// The counts.
+    pub evidence: Evidence,
+    /// When it was first named, in nanoseconds.
+    pub since_ns: u64,
+}
+
+/// A finding came or went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A component is at fault now.
+    Opened(Finding),
+    /// This is no longer the case.
+    Closed(Finding),
+}
+
+/// When a component is accused.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocateSettings {
+    /// Loss that every path may have, as a share: what is not worth a component. By default 1 in 10,000.
+    pub noise: f64,
+    /// The loss between switches that is accused, as a share. By default 0.3 %.
+    pub switch_loss: f64,
+    /// The loss of a host's link that is accused, as a share. By default 1 %: it may be congestion.
+    pub host_loss: f64,
+    /// How much more likely (in nats) the loss must be with the component's loss than with the limit, and than without the component. By default
+    /// 14: about one in a million.
+    pub certainty: f64,
+    /// How much more likely (in nats) it must be than with any other component. By default 7: one in a thousand.
+    pub lead: f64,
+    /// Probes that must have crossed the component. By default 20.
+    pub min_probes: u32,
+    /// Probes that must have been lost. By default 10.
+    pub min_lost: u32,
+    /// Updates in a row that must name a component: reports of several agents are not of the same moment. By default 2.
+    pub confirm: u32,
+}
+
+/// The counts of all agents that report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    paths: BTreeMap<Path, [Count; Window::ALL.len()]>,
+}
+
+/// Follows the faults of a fabric from view to view.
+#[derive(Clone, Debug)]
+pub struct Locator {
+    settings: LocateSettings,
+    findings: Vec<Finding>,
+    /// What recent updates named: since when, and how often in a row.
+    named: BTreeMap<Vec<Component>, (u64, u32)>,
+}
+
+/// Windows that are judged, with the least loss that they accuse anything of.
+const JUDGED: [(Window, f64); 3] = [(Window::Fast, 0.5), (Window::Second, 0.1), (Window::TenSeconds, 0.0)];
+/// What loses so much is down.
+const DOWN: f64 = 0.95;
+/// A shorter window clears a component if its loss is below half of what it is accused of with this certainty (in nats).
+const CLEARED: f64 = 7.0;
+
+impl Default for LocateSettings {
+    fn default() -> Self {
+        Self {
+            noise: 1e-4,
+            switch_loss: 0.003,
+            host_loss: 0.01,
+            certainty: 14.0,
+            lead: 7.0,
+            min_probes: 20,
+            min_lost: 10,
+            confirm: 2,
+        }
+    }
+}
+
+impl View {
+    /// The view of these reports, of which one agent has one.
+    pub fn new<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
+        let mut view = Self::default();
+        reports.into_iter().for_each(|report| view.insert(report));
+        view
+    }
+
+    /// Adds the report of an agent, in place of an earlier one.
+    pub fn insert(&mut self, report: &Report) {
+        self.remove(report.host);
+        let paths = report.paths.iter().map(|at| (Path { host: report.host, top: at.top }, at.counts));
+        self.paths.extend(paths);
+    }
+
+    /// Removes the report of an agent, which is too old or belongs to an agent that is gone.
+    pub fn remove(&mut self, host: u16) {
+        self.paths.retain(|path, _| path.host != host);
+    }
+
+    /// The paths, and their counts in a window.
+    pub fn counts(&self, window: Window) -> impl Iterator<Item = (Path, Count)> + '_ {
+        let place = Window::ALL.iter().position(|&other| other == window).unwrap_or_default();
+        self.paths.iter().map(move |(&path, counts)| (path, counts.get(place).copied().unwrap_or_default()))
+    }
+
+    /// The links that no agent of the view probes.
+    pub fn unprobed(&self, fabric: &Fabric) -> Vec<Link> {
+        let probed: std::collections::BTreeSet<Link> =
+            self.paths.keys().filter_map(|path| path.link(fabric)).collect();
+        fabric.links().filter(|link| !probed.contains(link)).collect()
+    }
+}
+
+impl Locator {
+    /// A locator that has seen nothing.
+    pub const fn new(settings: LocateSettings) -> Self {
+        Self { settings, findings: Vec::new(), named: BTreeMap::new() }
+    }
+
+    /// The findings as of the last update, ordered by component.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// Judges a view. Call it each 10 to 100 ms, with counts as of now.
+    pub fn update(&mut self, now_ns: u64, fabric: &Fabric, view: &View) -> Vec<Change> {
+        let judged = judge(fabric, view, &self.settings);
+        let mut named = BTreeMap::new();
+        let mut findings = Vec::new();
+        let mut changes = Vec::new();
+        for (components, finding) in judged {
+            let (since_ns, times) = self.named.get(&components).copied().unwrap_or((now_ns, 0));
+            named.insert(components, (since_ns, times.saturating_add(1)));
+            if times + 1 >= self.settings.confirm {
+                let finding = Finding { since_ns, ..finding };
+                if !self.findings.iter().any(|old| old.components == finding.components) {
+                    changes.push(Change::Opened(finding.clone()));
+                }
+                findings.push(finding);
+            }
+        }
+        let old = std::mem::replace(&mut self.findings, findings);
+        self.named = named;
+        let gone =
+            old.into_iter().filter(|old| !self.findings.iter().any(|new| new.components == old.components));
+        changes.extend(gone.map(Change::Closed));
+        changes
+    }
+}
+
+/// What each window says, the shortest one first: that of a component is the one that counts.
+fn judge(fabric: &Fabric, view: &View, settings: &LocateSettings) -> BTreeMap<Vec<Component>, Finding> {
+    let mut all = BTreeMap::new();
+    for (window, least) in JUDGED {
+        let mut found = Vec::new();
+        for plane in 0..fabric.shape().planes {
+            let seen = view.counts(window).filter(|(path, _)| path.plane() == Some(plane));
+            let model = Model::new(fabric, seen, settings.noise, settings.certainty);
+            found.extend(accuse(&model, window, least, settings));
+        }
+        let found = found.into_iter().filter(|finding| !has_healed(fabric, view, finding));
+        for finding in join_ports(fabric, found.collect()) {
+            all.entry(finding.components.clone()).or_insert(finding);
+        }
+    }
+    all
+}
+
+fn accuse(model: &Model, window: Window, least: f64, settings: &LocateSettings) -> Vec<Finding> {
+    let fit = model.explain();
+    fit.faults.iter().filter_map(|&fault| accuse_one(model, &fit, fault, (window, least), settings)).collect()
+}
+
+fn accuse_one(
+    model: &Model,
+    fit: &Fit,
+    (number, x): (usize, f64),
+    (window, least): (Window, f64),
+    settings: &LocateSettings,
+) -> Option<Finding> {
+    let group = model.group(number)?;
+    let is_host = group.components.iter().any(|&component| model::is_host_link(component));
+    let limit = least.max(if is_host { settings.host_loss } else { settings.switch_loss });
+    let (rate, through) = (model::rate_of(x), model.through(group));
+    if rate <= limit || through.sent < settings.min_probes || through.lost < settings.min_lost {
+        return None;
+    }
+    let (excess, lead) = (model.excess(fit, number, limit), model.lead(fit, number));
+    if excess < settings.certainty || lead < settings.lead {
+        return None;
+    }
+    let is_through = |at: usize| group.paths.binary_search(&at).is_ok();
+    let mut agents: Vec<u16> =
+        group.paths.iter().filter_map(|&at| Some(model.paths.get(at)?.0.host)).collect();
+    agents.sort_unstable();
+    agents.dedup();
+    let beside = (0..)
+        .zip(&model.paths)
+        .filter(|&(at, (path, _))| !is_through(at) && agents.binary_search(&path.host).is_ok());
+    let beside = beside.fold(Count::default(), |sum, (_, &(_, count))| sum.plus(count));
+    let fault = if rate >= DOWN { Fault::Down } else { Fault::Lossy { rate } };
+    let evidence = Evidence { window, through, beside, paths: group.paths.len(), agents: agents.len() };
+    let confidence = 1.0 / (1.0 + (-excess).exp() + (-lead).exp());
+    Some(Finding { components: group.components.clone(), fault, confidence, evidence, since_ns: 0 })
+}
+
+/// Whether a shorter window shows that a component no longer loses what a longer one accuses it of.
+fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
+    let Some(&component) = finding.components.first() else { return false };
+    let rate = finding.fault.rate();
+    let crosses = |path: Path| crosses(fabric, path, component);
+    JUDGED.iter().take_while(|(window, _)| *window < finding.evidence.window).any(|&(window, _)| {
+        let counts = view.counts(window).filter(|&(path, _)| crosses(path));
+        let recent = counts.fold(Count::default(), |sum, (_, count)| sum.plus(count));
+        recent.loss() < rate / 2.0 && model::surprise(recent, rate / 2.0) > CLEARED
+    })
+}
+
+fn crosses(fabric: &Fabric, path: Path, component: Component) -> bool {
+    let Some(way) = path.way_up(fabric) else { return false };
+    match component {
+        Component::Node(node) => way.contains(&node),
+        Component::Link((lower, upper)) => {
+            way.windows(2).any(|pair| pair == [lower, upper] || pair == [upper, lower])
+        }
+    }
+}
+
+/// If the links of a host are down in all of several planes, it is the host's NIC.
+fn join_ports(fabric: &Fabric, mut found: Vec<Finding>) -> Vec<Finding> {
+    let planes = usize::from(fabric.shape().planes);
+    let host_of = |finding: &Finding| {
+        let mut hosts = finding.components.iter().filter_map(|component| match component {
+            Component::Link((Node::Host(host), _)) => Some(*host),
+            _ => None,
+        });
+        hosts.next().filter(|_| finding.fault == Fault::Down)
+    };
+    let mut hosts: Vec<u16> = found.iter().filter_map(host_of).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    for host in hosts {
+        let (ports, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| host_of(f) == Some(host));
+        found = rest;
+        match ports.first() {
+            Some(first) if planes > 1 && ports.len() == planes => {
+                let mut whole =
+                    Finding { components: vec![Component::Node(Node::Host(host))], ..first.clone() };
+                for port in ports.iter().skip(1) {
+                    whole.confidence = whole.confidence.min(port.confidence);
+                    whole.evidence.through = whole.evidence.through.plus(port.evidence.through);
+                    whole.evidence.beside = whole.evidence.beside.plus(port.evidence.beside);
+                    whole.evidence.paths += port.evidence.paths;
+                }
+                found.push(whole);
+            }
+            _ => found.extend(ports),
+        }
+    }
+    found
+}
+
+impl Fault {
+    /// The share that is lost, 0 to 1.
+    pub const fn rate(self) -> f64 {
+        match self {
+            Self::Down => 1.0,
+            Self::Lossy { rate } => rate,
+        }
+    }
+}

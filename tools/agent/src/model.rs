@@ -1,0 +1,307 @@
+//! Which components, with which loss, explain best what the probes saw.
+//!
+//! The model: each component `c` loses a packet that crosses it with probability `r_c`, independently, and every path a few more (noise).
+//! A probe of path `i` comes back with probability `S_i = (1 - noise) · Π (1 - r_c)` over the components of the path, so the
+//! log-likelihood of `n_i` probes of which `k_i` were lost is `Σ k_i ln(1 - S_i) + (n_i - k_i) ln S_i`. With `x_c = -ln(1 - r_c)` it is concave in
+//! all `x_c` together, so raising one after the other to its best value finds the maximum.
+//!
+//! Components that the same paths cross cannot be told apart by any counts: they are one [`Group`].
+
+use std::collections::BTreeMap;
+
+use spindrift_srv6::{Fabric, Node};
+
+use crate::{Component, Count, Path};
+
+/// Components that the same observed paths cross.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) components: Vec<Component>,
+    /// Places in [`Model::paths`].
+    pub(crate) paths: Vec<usize>,
+}
+
+/// What was seen in one plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) paths: Vec<(Path, Count)>,
+    pub(crate) groups: Vec<Group>,
+    /// Groups that a path with unusual loss crosses.
+    suspects: Vec<usize>,
+    /// `-ln(1 - noise)`.
+    noise_x: f64,
+    penalty: f64,
+}
+
+/// A set of groups with their loss.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fit {
+    /// Groups, and the `x` of each.
+    pub(crate) faults: Vec<(usize, f64)>,
+    /// By how much the log-likelihood is larger than without faults.
+    pub(crate) gain: f64,
+    /// The sum of `x` over the faults of each path that has any.
+    x: BTreeMap<usize, f64>,
+}
+
+/// Loss of a component that forwards nothing, as an `x`: 6 in a million packets pass.
+const MAX_X: f64 = 12.0;
+/// Halvings of the range of an `x`, which leave 1e-11 of it.
+const HALVINGS: usize = 40;
+/// Rounds over all faults of a fit, if it does not settle before.
+const ROUNDS: usize = 40;
+const SETTLED: f64 = 1e-7;
+/// Faults in one plane that are looked for.
+const MAX_FAULTS: usize = 8;
+/// A path is looked at if its loss is so much more likely (in nats) with a fault than without.
+const UNUSUAL: f64 = 3.0;
+/// A swap of components must be so much better (in nats) that it is no rounding.
+const BETTER: f64 = 0.1;
+
+/// The probability that a packet is lost.
+pub(crate) fn rate_of(x: f64) -> f64 {
+    -(-x).exp_m1()
+}
+
+/// The `x` of a loss.
+pub(crate) fn x_of(rate: f64) -> f64 {
+    (-(-rate.clamp(0.0, 1.0)).ln_1p()).min(MAX_X)
+}
+
+fn log_likelihood(count: Count, x: f64) -> f64 {
+    let (lost, returned) = (f64::from(count.lost), f64::from(count.sent - count.lost.min(count.sent)));
+    // 0 · ln 0 is 0.
+    let of_lost = if count.lost == 0 { 0.0 } else { lost * rate_of(x).ln() };
+    of_lost - returned * x
+}
+
+/// `n · KL(k/n ‖ p)`: by how many nats a loss of `k` of `n` is less likely with the probability `p` than with `k/n`. The probability of a loss so
+/// far from `p`, on the same side, is at most its negative exponential (Chernoff's bound of the binomial distribution).
+pub(crate) fn surprise(count: Count, p: f64) -> f64 {
+    if count.sent == 0 {
+        return 0.0;
+    }
+    let term = |k: f64, at: f64, p: f64| if k == 0.0 { 0.0 } else { k * (at / p).ln() };
+    let loss = count.loss();
+    let (n, p) = (f64::from(count.sent), p.clamp(1e-12, 1.0 - 1e-12));
+    term(n * loss, loss, p) + term(n * (1.0 - loss), 1.0 - loss, 1.0 - p)
+}
+
+impl Model {
+    /// The paths of a plane. What the fabric has no path for is left out.
+    pub(crate) fn new(
+        fabric: &Fabric,
+        seen: impl Iterator<Item = (Path, Count)>,
+        noise: f64,
+        penalty: f64,
+    ) -> Self {
+        let mut paths = Vec::new();
+        let mut crossing: BTreeMap<Component, Vec<usize>> = BTreeMap::new();
+        for (path, count) in seen.filter(|(_, count)| count.sent > 0) {
+            let Some(way) = path.way_up(fabric) else { continue };
+            let at = paths.len();
+            paths.push((path, count));
+            for pair in way.windows(2) {
+                let &[lower, upper] = pair else { continue };
+                crossing.entry(Component::Link((lower.min(upper), lower.max(upper)))).or_default().push(at);
+                crossing.entry(Component::Node(upper)).or_default().push(at);
+            }
+        }
+        let mut alike: BTreeMap<Vec<usize>, Vec<Component>> = BTreeMap::new();
+        for (component, paths) in crossing {
+            alike.entry(paths).or_default().push(component);
+        }
+        let groups: Vec<_> =
+            alike.into_iter().map(|(paths, components)| Group { components, paths }).collect();
+        let is_unusual = |&at: &usize| {
+            paths.get(at).is_some_and(|&(_, count)| count.loss() > noise && surprise(count, noise) > UNUSUAL)
+        };
+        let suspects = (0..).zip(&groups).filter(|(_, group)| group.paths.iter().any(is_unusual));
+        let suspects = suspects.map(|(number, _)| number).collect();
+        Self { paths, groups, suspects, noise_x: x_of(noise), penalty }
+    }
+
+    pub(crate) fn group(&self, number: usize) -> Option<&Group> {
+        self.groups.get(number)
+    }
+
+    /// The counts of a group's paths together.
+    pub(crate) fn through(&self, group: &Group) -> Count {
+        let counts = group.paths.iter().filter_map(|&at| self.paths.get(at));
+        counts.fold(Count::default(), |sum, &(_, count)| sum.plus(count))
+    }
+
+    /// The paths of a group: their counts, and the `x` that other faults have on each.
+    fn paths_of<'a>(
+        &'a self,
+        number: usize,
+        fit: &'a Fit,
+        own_x: f64,
+    ) -> impl Iterator<Item = (Count, f64)> + 'a {
+        let paths = self.groups.get(number).map_or(&[][..], |group| &group.paths);
+        paths.iter().filter_map(move |at| {
+            let others = fit.x.get(at).copied().unwrap_or_default() - own_x;
+            Some((self.paths.get(*at)?.1, self.noise_x + others.max(0.0)))
+        })
+    }
+
+    /// The most likely `x` of a group, all others as they are.
+    fn best_x(&self, number: usize, fit: &Fit, own_x: f64) -> f64 {
+        let paths: Vec<_> = self.paths_of(number, fit, own_x).collect();
+        // The derivative, which falls.
+        let rises_at = |x: f64| {
+            let slope = |&(count, others): &(Count, f64)| {
+                let lost = f64::from(count.lost.min(count.sent));
+                let passes = (-(others + x)).exp();
+                lost * passes / (1.0 - passes) - (f64::from(count.sent) - lost)
+            };
+            paths.iter().map(slope).sum::<f64>() > 0.0
+        };
+        if !rises_at(0.0) {
+            return 0.0;
+        }
+        let (mut low, mut high) = (0.0, MAX_X);
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(low, high);
+            if rises_at(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
+    }
+
+    /// By how much a further fault would raise the log-likelihood, all others as they are.
+    fn gain_of(&self, number: usize, fit: &Fit) -> f64 {
+        let x = self.best_x(number, fit, 0.0);
+        let gain =
+            |(count, others): (Count, f64)| log_likelihood(count, others + x) - log_likelihood(count, others);
+        if x > 0.0 { self.paths_of(number, fit, 0.0).map(gain).sum() } else { 0.0 }
+    }
+
+    /// The most likely loss of each of these groups; that of a pinned one is given.
+    pub(crate) fn fit(&self, groups: &[usize], pinned: Option<(usize, f64)>) -> Fit {
+        let mut fit = Fit::default();
+        let start = |&number: &usize| (number, 0.0);
+        fit.faults =
+            groups.iter().filter(|&&number| pinned.is_none_or(|(pin, _)| pin != number)).map(start).collect();
+        if let Some((number, x)) = pinned {
+            self.raise(&mut fit, number, x);
+        }
+        for _ in 0..ROUNDS {
+            let mut moved = 0.0_f64;
+            for place in 0..fit.faults.len() {
+                let Some(&(number, old)) = fit.faults.get(place) else { break };
+                let new = self.best_x(number, &fit, old);
+                self.raise(&mut fit, number, new - old);
+                if let Some(fault) = fit.faults.get_mut(place) {
+                    fault.1 = new;
+                }
+                moved = moved.max((new - old).abs());
+            }
+            if moved < SETTLED || fit.faults.len() < 2 {
+                break;
+            }
+        }
+        fit.faults.extend(pinned);
+        let gain = |(at, x): (&usize, &f64)| {
+            let count = self.paths.get(*at)?.1;
+            Some(log_likelihood(count, self.noise_x + x.max(0.0)) - log_likelihood(count, self.noise_x))
+        };
+        fit.gain = fit.x.iter().filter_map(gain).sum();
+        fit
+    }
+
+    fn raise(&self, fit: &mut Fit, number: usize, by: f64) {
+        for &at in self.groups.get(number).map_or(&[][..], |group| &group.paths) {
+            *fit.x.entry(at).or_default() += by;
+        }
+    }
+
+    /// The other group that explains most beside a fit, and the log-likelihood's gain with it.
+    pub(crate) fn best_addition(&self, fit: &Fit, except: &[usize]) -> Option<(usize, f64)> {
+        let others = self.suspects.iter().filter(|number| !except.contains(number));
+        let gains = others.map(|&number| (number, fit.gain + self.gain_of(number, fit)));
+        // The first of equals, so that the order of groups decides and not that of floating-point sums.
+        gains.reduce(|best, next| if next.1 > best.1 { next } else { best })
+    }
+
+    /// The faults that explain best what was seen, each worth its penalty.
+    ///
+    /// Faults are added one by one, the one that explains most first. After each, those that the others made needless are taken out: two
+    /// links to one switch can look like the switch until both are found. In the end each is exchanged for any better one.
+    pub(crate) fn explain(&self) -> Fit {
+        let mut fit = Fit::default();
+        // What is added and taken out makes the fit better each time, so this ends; the number is for safety.
+        for _ in 0..4 * MAX_FAULTS {
+            if fit.faults.len() == MAX_FAULTS {
+                break;
+            }
+            let chosen = numbers(&fit);
+            let Some((next, gain)) = self.best_addition(&fit, &chosen) else { break };
+            if gain - fit.gain < self.penalty {
+                break;
+            }
+            let grown = self.fit(&[&chosen[..], &[next]].concat(), None);
+            let pruned = self.prune(grown);
+            // What was just added is taken out again: nothing new would follow.
+            if numbers(&pruned) == chosen {
+                break;
+            }
+            fit = pruned;
+        }
+        self.prune(self.exchange(fit))
+    }
+
+    fn prune(&self, mut fit: Fit) -> Fit {
+        while fit.faults.len() > 1 {
+            let chosen = numbers(&fit);
+            let without = chosen.iter().map(|&out| self.fit(&except(&chosen, out), None));
+            let best = without.reduce(|best, next| if next.gain > best.gain { next } else { best });
+            match best {
+                Some(best) if fit.gain - best.gain < self.penalty => fit = best,
+                _ => break,
+            }
+        }
+        fit
+    }
+
+    fn exchange(&self, mut fit: Fit) -> Fit {
+        for out in numbers(&fit) {
+            let chosen = numbers(&fit);
+            let rest = except(&chosen, out);
+            let Some((other, gain)) = self.best_addition(&self.fit(&rest, None), &chosen) else { continue };
+            if gain > fit.gain + BETTER {
+                fit = self.fit(&[&rest[..], &[other]].concat(), None);
+            }
+        }
+        fit
+    }
+
+    /// By how many nats the fit is more likely than the best one in which another component takes the place of this one.
+    pub(crate) fn lead(&self, fit: &Fit, number: usize) -> f64 {
+        let chosen = numbers(fit);
+        let rest = self.fit(&except(&chosen, number), None);
+        let other = self.best_addition(&rest, &chosen).map_or(rest.gain, |(_, gain)| gain);
+        fit.gain - other
+    }
+
+    /// By how many nats the fit is more likely than the best one in which this component loses `rate` alone.
+    pub(crate) fn excess(&self, fit: &Fit, number: usize, rate: f64) -> f64 {
+        fit.gain - self.fit(&numbers(fit), Some((number, x_of(rate)))).gain
+    }
+}
+
+fn numbers(fit: &Fit) -> Vec<usize> {
+    fit.faults.iter().map(|&(number, _)| number).collect()
+}
+
+fn except(chosen: &[usize], out: usize) -> Vec<usize> {
+    chosen.iter().copied().filter(|&number| number != out).collect()
+}
+
+/// The nodes' plane, for grouping.
+pub(crate) fn is_host_link(component: Component) -> bool {
+    matches!(component, Component::Link((Node::Host(_), _)))
+}

@@ -1,0 +1,10 @@
+//! The agent's rules: what it probes, what it counts, and whom it accuses, over the tables of real fabrics in simulated time.
+
+mod faults;
+mod healthy;
+mod lab;
+mod pairs;
+mod plan;
+mod prober;
+mod record;
+mod share;
