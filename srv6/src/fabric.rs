@@ -557,15 +557,15 @@ impl Fabric {
 
     /// The switches of the next tier that a switch is joined to, in the order of its uplinks; none where there is no such node. Of a
     /// dumbbell, the other T0 switch.
-    pub fn uplinks(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
-        let known = self.has(node);
+    pub fn uplinks(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        let node = Some(node).filter(|&node| self.has(node));
         let across = match node {
-            Node::T0 { plane, number } if self.shape.is_dumbbell() => {
-                Some(Node::T0 { plane, number: 1 - number.min(1) })
+            Some(Node::T0 { plane, number }) if self.shape.is_dumbbell() => {
+                Some(Node::T0 { plane, number: 1 - number })
             }
             _ => None,
         };
-        self.shape.above(node).chain(across).filter(move |_| known)
+        node.into_iter().flat_map(|node| self.shape.above(node)).chain(across)
     }
 
     /// The pod of a switch of the lower tiers; `None` for a T2 switch, which is in none, and where there is no such node.

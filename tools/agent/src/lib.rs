@@ -68,6 +68,7 @@ mod agent;
 mod explain;
 mod locate;
 mod model;
+mod nic;
 mod payload;
 mod plan;
 mod prober;

@@ -10,6 +10,7 @@
 //! - A component is accused if probes enough were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
 //!   component explains the loss nearly as well.
 //! - Components that the same paths cross are named together: no probe can tell them apart.
+//! - Loss at the ports of a host in all of several planes is that of its NIC.
 //! - A component whose shorter windows are clean has healed.
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use spindrift_srv6::{Fabric, Link, Node};
 
 use crate::model::{self, Fit, Model};
+use crate::nic;
 use crate::{Count, Path, Report, Window};
 
 /// A part of a fabric that can fail.
@@ -99,6 +101,8 @@ pub struct LocateSettings {
     pub min_lost: u32,
     /// Updates in a row that must name a component: reports of several agents are not of the same moment. By default 2.
     pub confirm: u32,
+    /// Updates in a row that do not name a component until its finding closes, unless it has healed. By default 20.
+    pub release: u32,
 }
 
 /// The counts of all agents that report.
@@ -112,12 +116,18 @@ pub struct View {
 pub struct Locator {
     settings: LocateSettings,
     findings: Vec<Finding>,
-    /// What recent updates named: since when, and how often in a row.
-    named: BTreeMap<Vec<Component>, (u64, u32)>,
+    /// What the last update named that is not open: since when, and how often in a row.
+    candidates: BTreeMap<Vec<Component>, (u64, u32)>,
+    /// How many updates in a row did not name an open finding.
+    missed: BTreeMap<Vec<Component>, u32>,
+    /// When findings closed.
+    closed: BTreeMap<Vec<Component>, u64>,
 }
 
 /// Windows that are judged, with the least loss that they accuse anything of.
 const JUDGED: [(Window, f64); 3] = [(Window::Fast, 0.5), (Window::Second, 0.1), (Window::TenSeconds, 0.0)];
+/// The longest of them.
+const LONGEST_NS: u64 = Window::TenSeconds.span_ns();
 /// What loses so much is down.
 const DOWN: f64 = 0.95;
 /// A shorter window clears a component if its loss is below half of what it is accused of with this certainty (in nats).
@@ -134,6 +144,7 @@ impl Default for LocateSettings {
             min_probes: 20,
             min_lost: 10,
             confirm: 2,
+            release: 20,
         }
     }
 }
@@ -164,6 +175,16 @@ impl View {
         self.paths.iter().map(move |(&path, counts)| (path, counts.get(place).copied().unwrap_or_default()))
     }
 
+    /// The count of a path in a window.
+    pub fn count(&self, path: Path, window: Window) -> Count {
+        let counts = self.paths.get(&path).copied().unwrap_or_default();
+        Window::ALL
+            .iter()
+            .zip(counts)
+            .find(|&(&other, _)| other == window)
+            .map_or_else(Count::default, |(_, count)| count)
+    }
+
     /// The links that no agent of the view probes.
     pub fn unprobed(&self, fabric: &Fabric) -> Vec<Link> {
         let probed: std::collections::BTreeSet<Link> =
@@ -175,7 +196,13 @@ impl View {
 impl Locator {
     /// A locator that has seen nothing.
     pub const fn new(settings: LocateSettings) -> Self {
-        Self { settings, findings: Vec::new(), named: BTreeMap::new() }
+        Self {
+            settings,
+            findings: Vec::new(),
+            candidates: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            closed: BTreeMap::new(),
+        }
     }
 
     /// The findings as of the last update, ordered by component.
@@ -184,28 +211,59 @@ impl Locator {
     }
 
     /// Judges a view. Call it each 10 to 100 ms, with counts as of now.
+    ///
+    /// A finding opens when updates in a row name it, and closes as soon as shorter windows are clean, or when a number of updates does
+    /// not name it. What closed opens again only from a window that is all after that: the losses of a fault that ended are in the
+    /// longer ones still.
     pub fn update(&mut self, now_ns: u64, fabric: &Fabric, view: &View) -> Vec<Change> {
-        let judged = judge(fabric, view, &self.settings);
-        let mut named = BTreeMap::new();
-        let mut findings = Vec::new();
+        let mut judged = judge(fabric, view, &self.settings);
+        self.closed.retain(|_, &mut closed_ns| now_ns.saturating_sub(closed_ns) <= LONGEST_NS);
+        let closed = &self.closed;
+        judged.retain(|components, finding| {
+            let since_closed = closed.get(components).map(|&closed_ns| now_ns.saturating_sub(closed_ns));
+            since_closed.is_none_or(|since_ns| since_ns > finding.evidence.window.span_ns())
+        });
         let mut changes = Vec::new();
+        for old in std::mem::take(&mut self.findings) {
+            self.keep(now_ns, old, &mut judged, &mut changes, |finding| has_healed(fabric, view, finding));
+        }
+        let mut candidates = BTreeMap::new();
         for (components, finding) in judged {
-            let (since_ns, times) = self.named.get(&components).copied().unwrap_or((now_ns, 0));
-            named.insert(components, (since_ns, times.saturating_add(1)));
-            if times + 1 >= self.settings.confirm {
+            let (since_ns, times) = self.candidates.get(&components).copied().unwrap_or((now_ns, 0));
+            if times + 1 < self.settings.confirm {
+                candidates.insert(components, (since_ns, times + 1));
+            } else {
                 let finding = Finding { since_ns, ..finding };
-                if !self.findings.iter().any(|old| old.components == finding.components) {
-                    changes.push(Change::Opened(finding.clone()));
-                }
-                findings.push(finding);
+                changes.push(Change::Opened(finding.clone()));
+                self.findings.push(finding);
             }
         }
-        let old = std::mem::replace(&mut self.findings, findings);
-        self.named = named;
-        let gone =
-            old.into_iter().filter(|old| !self.findings.iter().any(|new| new.components == old.components));
-        changes.extend(gone.map(Change::Closed));
+        self.candidates = candidates;
+        self.findings.sort_by(|a, b| a.components.cmp(&b.components));
+        self.missed.retain(|components, _| self.findings.iter().any(|open| open.components == *components));
         changes
+    }
+
+    /// Keeps an open finding with its new numbers, if there are any, or closes it.
+    fn keep(
+        &mut self,
+        now_ns: u64,
+        old: Finding,
+        judged: &mut BTreeMap<Vec<Component>, Finding>,
+        changes: &mut Vec<Change>,
+        has_healed: impl Fn(&Finding) -> bool,
+    ) {
+        let missed = self.missed.entry(old.components.clone()).or_default();
+        if let Some(new) = judged.remove(&old.components) {
+            *missed = 0;
+            self.findings.push(Finding { since_ns: old.since_ns, ..new });
+        } else if *missed + 1 < self.settings.release && !has_healed(&old) {
+            *missed += 1;
+            self.findings.push(old);
+        } else {
+            self.closed.insert(old.components.clone(), now_ns);
+            changes.push(Change::Closed(old));
+        }
     }
 }
 
@@ -220,7 +278,7 @@ fn judge(fabric: &Fabric, view: &View, settings: &LocateSettings) -> BTreeMap<Ve
             found.extend(accuse(&model, window, least, settings));
         }
         let found = found.into_iter().filter(|finding| !has_healed(fabric, view, finding));
-        for finding in join_ports(fabric, found.collect()) {
+        for finding in nic::join(fabric, view, window, found.collect()) {
             all.entry(finding.components.clone()).or_insert(finding);
         }
     }
@@ -259,7 +317,7 @@ fn accuse_one(
         .zip(&model.paths)
         .filter(|&(at, (path, _))| !is_through(at) && agents.binary_search(&path.host).is_ok());
     let beside = beside.fold(Count::default(), |sum, (_, &(_, count))| sum.plus(count));
-    let fault = if rate >= DOWN { Fault::Down } else { Fault::Lossy { rate } };
+    let fault = Fault::of_rate(rate);
     let evidence = Evidence { window, through, beside, paths: group.paths.len(), agents: agents.len() };
     let confidence = 1.0 / (1.0 + (-excess).exp() + (-lead).exp());
     Some(Finding { components: group.components.clone(), fault, confidence, evidence, since_ns: 0 })
@@ -269,11 +327,16 @@ fn accuse_one(
 fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
     let Some(&component) = finding.components.first() else { return false };
     let rate = finding.fault.rate();
-    let crosses = |path: Path| crosses(fabric, path, component);
     JUDGED.iter().take_while(|(window, _)| *window < finding.evidence.window).any(|&(window, _)| {
-        let counts = view.counts(window).filter(|&(path, _)| crosses(path));
-        let recent = counts.fold(Count::default(), |sum, (_, count)| sum.plus(count));
-        recent.loss() < rate / 2.0 && model::surprise(recent, rate / 2.0) > CLEARED
+        // Of a host at fault no port is clean. Other components are in one plane.
+        let mut recent: BTreeMap<Option<u8>, Count> = BTreeMap::new();
+        for (path, count) in view.counts(window).filter(|&(path, _)| crosses(fabric, path, component)) {
+            let plane = recent.entry(path.plane()).or_default();
+            *plane = plane.plus(count);
+        }
+        let is_clean =
+            |&count: &Count| count.loss() < rate / 2.0 && model::surprise(count, rate / 2.0) > CLEARED;
+        recent.values().any(is_clean)
     })
 }
 
@@ -287,41 +350,11 @@ fn crosses(fabric: &Fabric, path: Path, component: Component) -> bool {
     }
 }
 
-/// If the links of a host are down in all of several planes, it is the host's NIC.
-fn join_ports(fabric: &Fabric, mut found: Vec<Finding>) -> Vec<Finding> {
-    let planes = usize::from(fabric.shape().planes);
-    let host_of = |finding: &Finding| {
-        let mut hosts = finding.components.iter().filter_map(|component| match component {
-            Component::Link((Node::Host(host), _)) => Some(*host),
-            _ => None,
-        });
-        hosts.next().filter(|_| finding.fault == Fault::Down)
-    };
-    let mut hosts: Vec<u16> = found.iter().filter_map(host_of).collect();
-    hosts.sort_unstable();
-    hosts.dedup();
-    for host in hosts {
-        let (ports, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| host_of(f) == Some(host));
-        found = rest;
-        match ports.first() {
-            Some(first) if planes > 1 && ports.len() == planes => {
-                let mut whole =
-                    Finding { components: vec![Component::Node(Node::Host(host))], ..first.clone() };
-                for port in ports.iter().skip(1) {
-                    whole.confidence = whole.confidence.min(port.confidence);
-                    whole.evidence.through = whole.evidence.through.plus(port.evidence.through);
-                    whole.evidence.beside = whole.evidence.beside.plus(port.evidence.beside);
-                    whole.evidence.paths += port.evidence.paths;
-                }
-                found.push(whole);
-            }
-            _ => found.extend(ports),
-        }
-    }
-    found
-}
-
 impl Fault {
+    pub(crate) fn of_rate(rate: f64) -> Self {
+        if rate >= DOWN { Self::Down } else { Self::Lossy { rate } }
+    }
+
     /// The share that is lost, 0 to 1.
     pub const fn rate(self) -> f64 {
         match self {

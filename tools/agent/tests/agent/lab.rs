@@ -15,7 +15,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// Time goes on in steps of this; a probe comes back a step after it left.
 pub(crate) const STEP_NS: u64 = 250_000;
 /// How often the reports are judged.
-const JUDGE_NS: u64 = 10 * MS;
+pub(crate) const JUDGE_NS: u64 = 10 * MS;
 
 /// `planes` planes of `t0` × `t1` switches in each of `pods` pods with `t2` T2 switches for each T1 switch, and `hosts` hosts at each T0 switch.
 pub(crate) fn fabric((planes, t0, t1): (u8, u16, u16), (pods, t2): (u16, u16), hosts: u16) -> Fabric {
@@ -99,6 +99,8 @@ pub(crate) struct Lab {
     pub(crate) sent: BTreeMap<Path, u64>,
     /// Chance of a loss at a host's port, by host and plane: congestion, which the test changes as time goes on.
     pub(crate) congestion: BTreeMap<(u16, u8), f64>,
+    /// The agents whose reports the locator sees.
+    pub(crate) reporting: Vec<u16>,
     rng: Xoshiro256PlusPlus,
     /// Nodes that the tables take a path's packets to.
     walks: BTreeMap<Path, Vec<(Node, Node)>>,
@@ -125,6 +127,7 @@ impl Lab {
         Self {
             locator: Locator::new(settings.locate),
             breaks: Vec::new(),
+            reporting: (0..agents.len() as u16).collect(),
             now_ns: 0,
             changes: Vec::new(),
             sent: BTreeMap::new(),
@@ -180,7 +183,8 @@ impl Lab {
             }
         }
         if now_ns.is_multiple_of(JUDGE_NS) {
-            let reports: Vec<_> = self.agents.iter().map(|agent| agent.report(now_ns)).collect();
+            let reports: Vec<_> =
+                self.reporting.iter().map(|&host| self.agents[usize::from(host)].report(now_ns)).collect();
             let changes = self.locator.update(now_ns, &self.fabric, &View::new(&reports));
             self.changes.extend(changes.into_iter().map(|change| (now_ns, change)));
         }
@@ -230,6 +234,18 @@ impl Lab {
             }
         }
         true
+    }
+
+    /// Everything that was named, in words.
+    pub(crate) fn words(&self) -> String {
+        let line = |(at_ns, change): &(u64, Change)| {
+            let (what, finding) = match change {
+                Change::Opened(finding) => ("opened", finding),
+                Change::Closed(finding) => ("closed", finding),
+            };
+            format!("\n{} ms: {what}: {}", at_ns / MS, finding.explain(&self.fabric))
+        };
+        self.changes.iter().map(line).collect()
     }
 
     /// What the locator names now.
