@@ -88,7 +88,7 @@ pub struct LocateSettings {
     pub noise: f64,
     /// The loss between switches that is accused, as a share. By default 0.3 %.
     pub switch_loss: f64,
-    /// The loss of a host's link that is accused, as a share. By default 1 %: it may be congestion.
+    /// The loss of a host's link or a T0 switch that is accused, as a share. By default 1 %: less may be congestion.
     pub host_loss: f64,
     /// How much more likely (in nats) the loss must be with the component's loss than with the limit, and than without the component. By default
     /// 14: about one in a million.
@@ -254,15 +254,16 @@ impl Locator {
         has_healed: impl Fn(&Finding) -> bool,
     ) {
         let missed = self.missed.entry(old.components.clone()).or_default();
-        if let Some(new) = judged.remove(&old.components) {
-            *missed = 0;
-            self.findings.push(Finding { since_ns: old.since_ns, ..new });
-        } else if *missed + 1 < self.settings.release && !has_healed(&old) {
-            *missed += 1;
-            self.findings.push(old);
-        } else {
+        let new = judged.remove(&old.components);
+        // A longer window may name it still.
+        let has_healed = has_healed(&old);
+        *missed = if new.is_some() { 0 } else { missed.saturating_add(1) };
+        if has_healed || *missed >= self.settings.release {
             self.closed.insert(old.components.clone(), now_ns);
             changes.push(Change::Closed(old));
+        } else {
+            let new = new.unwrap_or_else(|| old.clone());
+            self.findings.push(Finding { since_ns: old.since_ns, ..new });
         }
     }
 }
@@ -298,8 +299,8 @@ fn accuse_one(
     settings: &LocateSettings,
 ) -> Option<Finding> {
     let group = model.group(number)?;
-    let is_host = group.components.iter().any(|&component| model::is_host_link(component));
-    let limit = least.max(if is_host { settings.host_loss } else { settings.switch_loss });
+    let is_edge = group.components.iter().any(|&component| is_edge(component));
+    let limit = least.max(if is_edge { settings.host_loss } else { settings.switch_loss });
     let (rate, through) = (model::rate_of(x), model.through(group));
     if rate <= limit || through.sent < settings.min_probes || through.lost < settings.min_lost {
         return None;
@@ -323,11 +324,20 @@ fn accuse_one(
     Some(Finding { components: group.components.clone(), fault, confidence, evidence, since_ns: 0 })
 }
 
-/// Whether a shorter window shows that a component no longer loses what a longer one accuses it of.
+/// Whether all probes over a component cross the hosts' ports with nothing to compare them with: a host's link, or a T0 switch. Congestion
+/// at several hosts of a T0 switch looks like its own loss.
+fn is_edge(component: Component) -> bool {
+    matches!(
+        component,
+        Component::Link((Node::Host(_), _)) | Component::Node(Node::Host(_) | Node::T0 { .. })
+    )
+}
+
+/// Whether the window of a finding, or a shorter one, shows that the component no longer loses what it is accused of.
 fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
     let Some(&component) = finding.components.first() else { return false };
     let rate = finding.fault.rate();
-    JUDGED.iter().take_while(|(window, _)| *window < finding.evidence.window).any(|&(window, _)| {
+    JUDGED.iter().take_while(|(window, _)| *window <= finding.evidence.window).any(|&(window, _)| {
         // Of a host at fault no port is clean. Other components are in one plane.
         let mut recent: BTreeMap<Option<u8>, Count> = BTreeMap::new();
         for (path, count) in view.counts(window).filter(|&(path, _)| crosses(fabric, path, component)) {
@@ -340,7 +350,7 @@ fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
     })
 }
 
-fn crosses(fabric: &Fabric, path: Path, component: Component) -> bool {
+pub(crate) fn crosses(fabric: &Fabric, path: Path, component: Component) -> bool {
     let Some(way) = path.way_up(fabric) else { return false };
     match component {
         Component::Node(node) => way.contains(&node),

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use spindrift_srv6::{Fabric, Node};
+use spindrift_srv6::Fabric;
 
 use crate::{Component, Count, Path};
 
@@ -55,7 +55,7 @@ const SETTLED: f64 = 1e-7;
 const MAX_FAULTS: usize = 8;
 /// A path is looked at if its loss is so much more likely (in nats) with a fault than without.
 const UNUSUAL: f64 = 3.0;
-/// A swap of components must be so much better (in nats) that it is no rounding.
+/// Another explanation must be so much better (in nats) that it is no rounding.
 const BETTER: f64 = 0.1;
 
 /// The probability that a packet is lost.
@@ -229,29 +229,40 @@ impl Model {
 
     /// The faults that explain best what was seen, each worth its penalty.
     ///
-    /// Faults are added one by one, the one that explains most first. After each, those that the others made needless are taken out: two
-    /// links to one switch can look like the switch until both are found. In the end each is exchanged for any better one.
+    /// Faults are added one by one, the one that explains most first, and those that later ones make needless are taken out. Then each is
+    /// replaced by what explains better without it, if anything does: two lossy links of a switch look like the switch at first.
     pub(crate) fn explain(&self) -> Fit {
-        let mut fit = Fit::default();
+        let mut best = self.grow(Fit::default(), None);
+        for _ in 0..MAX_FAULTS {
+            let chosen = numbers(&best);
+            let without = |&out: &usize| self.grow(self.fit(&except(&chosen, out), None), Some(out));
+            let better = chosen.iter().map(without).find(|fit| self.worth(fit) > self.worth(&best) + BETTER);
+            let Some(better) = better else { break };
+            best = better;
+        }
+        best
+    }
+
+    /// Adds faults to a fit, all but one that is left out, as long as each is worth its penalty.
+    fn grow(&self, mut fit: Fit, left_out: Option<usize>) -> Fit {
         // What is added and taken out makes the fit better each time, so this ends; the number is for safety.
         for _ in 0..4 * MAX_FAULTS {
             if fit.faults.len() == MAX_FAULTS {
                 break;
             }
             let chosen = numbers(&fit);
-            let Some((next, gain)) = self.best_addition(&fit, &chosen) else { break };
+            let not: Vec<_> = chosen.iter().copied().chain(left_out).collect();
+            let Some((next, gain)) = self.best_addition(&fit, &not) else { break };
             if gain - fit.gain < self.penalty {
                 break;
             }
-            let grown = self.fit(&[&chosen[..], &[next]].concat(), None);
-            let pruned = self.prune(grown);
-            // What was just added is taken out again: nothing new would follow.
-            if numbers(&pruned) == chosen {
-                break;
-            }
-            fit = pruned;
+            fit = self.prune(self.fit(&[&chosen[..], &[next]].concat(), None));
         }
-        self.prune(self.exchange(fit))
+        fit
+    }
+
+    fn worth(&self, fit: &Fit) -> f64 {
+        fit.gain - self.penalty * fit.faults.len() as f64
     }
 
     fn prune(&self, mut fit: Fit) -> Fit {
@@ -262,18 +273,6 @@ impl Model {
             match best {
                 Some(best) if fit.gain - best.gain < self.penalty => fit = best,
                 _ => break,
-            }
-        }
-        fit
-    }
-
-    fn exchange(&self, mut fit: Fit) -> Fit {
-        for out in numbers(&fit) {
-            let chosen = numbers(&fit);
-            let rest = except(&chosen, out);
-            let Some((other, gain)) = self.best_addition(&self.fit(&rest, None), &chosen) else { continue };
-            if gain > fit.gain + BETTER {
-                fit = self.fit(&[&rest[..], &[other]].concat(), None);
             }
         }
         fit
@@ -299,9 +298,4 @@ fn numbers(fit: &Fit) -> Vec<usize> {
 
 fn except(chosen: &[usize], out: usize) -> Vec<usize> {
     chosen.iter().copied().filter(|&number| number != out).collect()
-}
-
-/// The nodes' plane, for grouping.
-pub(crate) fn is_host_link(component: Component) -> bool {
-    matches!(component, Component::Link((Node::Host(_), _)))
 }

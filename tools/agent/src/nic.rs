@@ -2,10 +2,11 @@
 
 use spindrift_srv6::{Fabric, Node};
 
-use crate::{Component, Count, Fault, Finding, Path, View, Window};
+use crate::locate::crosses;
+use crate::{Component, Fault, Finding, Path, View, Window};
 
 /// Names a host's NIC in place of its ports if all of several planes' ports are at fault. If those of other planes show the same loss,
-/// but are not certain yet, nothing is named for now.
+/// but are not certain yet, nothing is named for now, unless something else explains it there.
 pub(crate) fn join(fabric: &Fabric, view: &View, window: Window, found: Vec<Finding>) -> Vec<Finding> {
     let planes = fabric.shape().planes;
     if planes == 1 {
@@ -20,7 +21,12 @@ pub(crate) fn join(fabric: &Fabric, view: &View, window: Window, found: Vec<Find
         let (ports, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|at| host_of(at) == Some(host));
         rest = others;
         let rate = ports.iter().map(|port| port.fault.rate()).sum::<f64>() / ports.len().max(1) as f64;
-        let is_lossy = |plane| to_t0(fabric, view, window, (host, plane)).loss() >= rate / 2.0;
+        let is_lossy = |plane| {
+            let Some(path) = to_t0(fabric, host, plane) else { return false };
+            let is_explained =
+                rest.iter().flat_map(|other| &other.components).any(|&other| crosses(fabric, path, other));
+            !is_explained && view.count(path, window).loss() >= rate / 2.0
+        };
         if ports.len() == usize::from(planes) {
             rest.extend(whole(host, rate, &ports));
         } else if !(0..planes).all(is_lossy) {
@@ -37,10 +43,10 @@ fn host_of(finding: &Finding) -> Option<u16> {
     })
 }
 
-/// The probes of a host that turned at its T0 switch in a plane.
-fn to_t0(fabric: &Fabric, view: &View, window: Window, (host, plane): (u16, u8)) -> Count {
-    let Some(at) = fabric.hosts().get(usize::from(host)) else { return Count::default() };
-    view.count(Path { host, top: Node::T0 { plane, number: at.t0 } }, window)
+/// The path of a host that turns at its T0 switch in a plane.
+fn to_t0(fabric: &Fabric, host: u16, plane: u8) -> Option<Path> {
+    let at = fabric.hosts().get(usize::from(host))?;
+    Some(Path { host, top: Node::T0 { plane, number: at.t0 } })
 }
 
 fn whole(host: u16, rate: f64, ports: &[Finding]) -> Option<Finding> {

@@ -69,7 +69,7 @@ pub struct Transition {
     pub up: bool,
 }
 
-/// Round-trip times of the paths that turn at a link's upper end, in nanoseconds with two significant digits, of the last 10 to 20 s.
+/// Round-trip times of the paths that turn at a link's upper end, in nanoseconds with two significant digits or to 64 ns, of the last 10 to 20 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundTrips {
     /// Round trips that were measured.
@@ -113,7 +113,7 @@ struct Run {
     start_ns: u64,
 }
 
-/// The records of all links that an agent covers. All memory is there from the start: about 16 KiB for each link.
+/// The records of all links that an agent covers. All memory is there from the start: about 24 KiB for each link.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     host: u16,

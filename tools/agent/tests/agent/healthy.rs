@@ -96,7 +96,7 @@ fn slow_probes_take_longer() {
     let link = (t0(0, 0), t1(0, 0));
     lab.run(2_000 * MS);
     lab.breaks = vec![Break::Cut(link)];
-    assert!(!lab.run_until(500 * MS, |lab| !lab.changes.is_empty()), "{}", lab.words());
+    assert!(!lab.run_until(400 * MS, |lab| !lab.changes.is_empty()), "{}", lab.words());
     assert!(lab.run_until(1_500 * MS, |lab| !lab.changes.is_empty()));
     assert_eq!(lab.ever_named(), [lab.alike(spindrift_agent::Component::Link(link))]);
     let finding = &lab.locator.findings()[0];
