@@ -6,8 +6,8 @@ use crate::prober::ProbeSettingsError;
 use crate::record::RecordError;
 use crate::share::SharePolicy;
 use crate::{
-    Change, LocateSettings, Locator, Outcome, Plan, PlanError, Probe, ProbeSettings, Prober, Recorder,
-    Refused, Report, View,
+    Change, LocateSettings, LocateSettingsError, Locator, Outcome, Plan, PlanError, Probe, ProbeSettings,
+    Prober, Recorder, Refused, Report, View,
 };
 
 /// How an agent works.
@@ -22,7 +22,7 @@ pub struct AgentSettings {
 }
 
 /// An agent cannot start.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AgentError {
     /// There is no plan.
     #[error(transparent)]
@@ -33,6 +33,9 @@ pub enum AgentError {
     /// It cannot keep records like this.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// It cannot locate faults like this.
+    #[error(transparent)]
+    Locate(#[from] LocateSettingsError),
 }
 
 /// The prober of a host, its records, and the faults that it knows of.
@@ -56,9 +59,10 @@ impl Agent {
         settings: AgentSettings,
         (seed, now_ns): ([u8; 32], u64),
     ) -> Result<Self, AgentError> {
+        settings.locate.check()?;
         let plan = Plan::new(fabric, host, live, settings.share)?;
         let prober = Prober::new(&plan, settings.probe, seed, now_ns)?;
-        let recorder = Recorder::new(&plan, settings.probe.timeout_ns)?;
+        let recorder = Recorder::new(&plan, settings.probe.timeout_ns, now_ns)?;
         Ok(Self { plan, prober, recorder, locator: Locator::new(settings.locate) })
     }
 

@@ -77,7 +77,9 @@ mod ring;
 pub mod share;
 
 pub use agent::{Agent, AgentError, AgentSettings};
-pub use locate::{Change, Component, Evidence, Fault, Finding, LocateSettings, Locator, View};
+pub use locate::{
+    Change, Component, Evidence, Fault, Finding, LocateSettings, LocateSettingsError, Locator, View,
+};
 pub use payload::{PAYLOAD_LEN, Payload, PayloadError, VERSION};
 pub use plan::{Path, Plan, PlanError, Route, probe_address};
 pub use prober::{

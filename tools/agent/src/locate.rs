@@ -8,7 +8,7 @@
 //!   paths above show, so congestion there accuses no link above.
 //! - Three windows are judged by themselves: a component that loses nearly all is named from 50 ms of probes, one that loses 1 % from up to 10 s.
 //! - A component is accused if probes enough were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
-//!   component explains the loss nearly as well.
+//!   component explains the loss nearly as well. No path over it may have lost clearly less than it should have.
 //! - Components that the same paths cross are named together: no probe can tell them apart.
 //! - Loss at the ports of a host in all of several planes is that of its NIC.
 //! - A component whose shorter windows are clean has healed.
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use spindrift_srv6::{Fabric, Link, Node};
 
-use crate::model::{self, Fit, Model};
+use crate::model::{self, Fit, Group, Model};
 use crate::nic;
 use crate::{Count, Path, Report, Window};
 
@@ -105,10 +105,26 @@ pub struct LocateSettings {
     pub release: u32,
 }
 
+/// A setting is out of its range.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{setting} = {value}: must be {min} to {max}")]
+pub struct LocateSettingsError {
+    /// A field of [`LocateSettings`].
+    pub setting: &'static str,
+    /// What was given.
+    pub value: f64,
+    /// The least that can be; that of a loss is twice the noise.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+}
+
 /// The counts of all agents that report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     paths: BTreeMap<Path, [Count; Window::ALL.len()]>,
+    /// For how long each agent has probed, in nanoseconds.
+    running_ns: BTreeMap<u16, u64>,
 }
 
 /// Follows the faults of a fabric from view to view.
@@ -125,9 +141,11 @@ pub struct Locator {
 }
 
 /// Windows that are judged, with the least loss that they accuse anything of.
-const JUDGED: [(Window, f64); 3] = [(Window::Fast, 0.5), (Window::Second, 0.1), (Window::TenSeconds, 0.0)];
+const JUDGED: [(Window, f64); 3] = [(Window::Fast, MOST), (Window::Second, 0.1), (Window::TenSeconds, 0.0)];
 /// The longest of them.
 const LONGEST_NS: u64 = Window::TenSeconds.span_ns();
+/// What loses more loses most packets.
+const MOST: f64 = 0.5;
 /// What loses so much is down.
 const DOWN: f64 = 0.95;
 /// A shorter window clears a component if its loss is below half of what it is accused of with this certainty (in nats).
@@ -149,6 +167,32 @@ impl Default for LocateSettings {
     }
 }
 
+impl LocateSettings {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// What is wrong, by name.
+    pub fn check(&self) -> Result<(), LocateSettingsError> {
+        let ranges = [
+            ("noise", self.noise, 1e-9, 0.01),
+            ("switch_loss", self.switch_loss, 2.0 * self.noise, 0.5),
+            ("host_loss", self.host_loss, 2.0 * self.noise, 0.5),
+            ("certainty", self.certainty, 3.0, 100.0),
+            ("lead", self.lead, 1.0, 100.0),
+            ("min_probes", f64::from(self.min_probes), 1.0, 1e6),
+            ("min_lost", f64::from(self.min_lost), 1.0, 1e6),
+            ("confirm", f64::from(self.confirm), 1.0, 1e3),
+            ("release", f64::from(self.release), 1.0, 1e5),
+        ];
+        for (setting, value, min, max) in ranges {
+            if !(min..=max).contains(&value) {
+                return Err(LocateSettingsError { setting, value, min, max });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl View {
     /// The view of these reports, of which one agent has one.
     pub fn new<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
@@ -157,16 +201,21 @@ impl View {
         view
     }
 
-    /// Adds the report of an agent, in place of an earlier one.
+    /// Adds the report of an agent, in place of an earlier one. No more can be lost than was sent, and paths that the fabric does not
+    /// have are passed over later.
     pub fn insert(&mut self, report: &Report) {
         self.remove(report.host);
-        let paths = report.paths.iter().map(|at| (Path { host: report.host, top: at.top }, at.counts));
+        let possible = |count: Count| Count { lost: count.lost.min(count.sent), ..count };
+        let paths =
+            report.paths.iter().map(|at| (Path { host: report.host, top: at.top }, at.counts.map(possible)));
         self.paths.extend(paths);
+        self.running_ns.insert(report.host, report.running_ns);
     }
 
     /// Removes the report of an agent, which is too old or belongs to an agent that is gone.
     pub fn remove(&mut self, host: u16) {
         self.paths.retain(|path, _| path.host != host);
+        self.running_ns.remove(&host);
     }
 
     /// The paths, and their counts in a window.
@@ -183,6 +232,11 @@ impl View {
             .zip(counts)
             .find(|&(&other, _)| other == window)
             .map_or_else(Count::default, |(_, count)| count)
+    }
+
+    /// For how long all of these agents have probed, in nanoseconds.
+    fn running_ns(&self, hosts: impl Iterator<Item = u16>) -> u64 {
+        hosts.map(|host| self.running_ns.get(&host).copied().unwrap_or_default()).min().unwrap_or_default()
     }
 
     /// The links that no agent of the view probes.
@@ -213,16 +267,12 @@ impl Locator {
     /// Judges a view. Call it each 10 to 100 ms, with counts as of now.
     ///
     /// A finding opens when updates in a row name it, and closes as soon as shorter windows are clean, or when a number of updates does
-    /// not name it. What closed opens again only from a window that is all after that: the losses of a fault that ended are in the
-    /// longer ones still.
+    /// not name it.
     pub fn update(&mut self, now_ns: u64, fabric: &Fabric, view: &View) -> Vec<Change> {
-        let mut judged = judge(fabric, view, &self.settings);
         self.closed.retain(|_, &mut closed_ns| now_ns.saturating_sub(closed_ns) <= LONGEST_NS);
-        let closed = &self.closed;
-        judged.retain(|components, finding| {
-            let since_closed = closed.get(components).map(|&closed_ns| now_ns.saturating_sub(closed_ns));
-            since_closed.is_none_or(|since_ns| since_ns > finding.evidence.window.span_ns())
-        });
+        let closed =
+            self.closed.iter().map(|(components, &closed_ns)| (components, now_ns.saturating_sub(closed_ns)));
+        let mut judged = judge(fabric, view, &self.settings, &closed.collect::<Vec<_>>());
         let mut changes = Vec::new();
         for old in std::mem::take(&mut self.findings) {
             self.keep(now_ns, old, &mut judged, &mut changes, |finding| has_healed(fabric, view, finding));
@@ -268,15 +318,33 @@ impl Locator {
     }
 }
 
-/// What each window says, the shortest one first: that of a component is the one that counts.
-fn judge(fabric: &Fabric, view: &View, settings: &LocateSettings) -> BTreeMap<Vec<Component>, Finding> {
-    let mut all = BTreeMap::new();
+/// What each window says, the shortest one first: that of a component is the one that counts. `closed` is what was at fault, and how long ago.
+///
+/// A longer window leaves out the paths over what a shorter one shows to lose most packets, and over what was at fault within the window: two
+/// faults at the same time, or one that began or ended in the window, would look like other ones there.
+fn judge(
+    fabric: &Fabric,
+    view: &View,
+    settings: &LocateSettings,
+    closed: &[(&Vec<Component>, u64)],
+) -> BTreeMap<Vec<Component>, Finding> {
+    let mut all: BTreeMap<Vec<Component>, Finding> = BTreeMap::new();
     for (window, least) in JUDGED {
         let mut found = Vec::new();
+        let dead =
+            all.iter().filter(|(_, finding)| finding.fault.rate() > MOST).map(|(components, _)| components);
+        let past = closed
+            .iter()
+            .filter(|(_, ago_ns)| *ago_ns <= window.span_ns())
+            .map(|(components, _)| *components);
+        let hidden: Vec<Component> =
+            dead.chain(past).filter_map(|components| components.first().copied()).collect();
+        let is_hidden = |path: Path| hidden.iter().any(|&component| crosses(fabric, path, component));
         for plane in 0..fabric.shape().planes {
-            let seen = view.counts(window).filter(|(path, _)| path.plane() == Some(plane));
+            let seen =
+                view.counts(window).filter(|&(path, _)| path.plane() == Some(plane) && !is_hidden(path));
             let model = Model::new(fabric, seen, settings.noise, settings.certainty);
-            found.extend(accuse(&model, window, least, settings));
+            found.extend(accuse(&model, view, (window, least), settings));
         }
         let found = found.into_iter().filter(|finding| !has_healed(fabric, view, finding));
         for finding in nic::join(fabric, view, window, found.collect()) {
@@ -286,32 +354,47 @@ fn judge(fabric: &Fabric, view: &View, settings: &LocateSettings) -> BTreeMap<Ve
     all
 }
 
-fn accuse(model: &Model, window: Window, least: f64, settings: &LocateSettings) -> Vec<Finding> {
+fn accuse(model: &Model, view: &View, judged: (Window, f64), settings: &LocateSettings) -> Vec<Finding> {
     let fit = model.explain();
-    fit.faults.iter().filter_map(|&fault| accuse_one(model, &fit, fault, (window, least), settings)).collect()
+    let accused = fit.faults.iter().filter_map(|&(number, x)| {
+        let group = model.group(number)?;
+        let limit = limit(view.running_ns(model.agents(group)), group, judged, settings);
+        accuse_one(model, &fit, (group, number, x), (judged.0, limit), settings)
+    });
+    accused.collect()
+}
+
+/// The loss that a window accuses a group's components of.
+///
+/// The loss of hosts' links and T0 switches may be a burst of congestion. So if agents have not probed for a whole window yet, it must be as much as
+/// in a whole one.
+fn limit(running_ns: u64, group: &Group, (window, least): (Window, f64), settings: &LocateSettings) -> f64 {
+    if !group.components.iter().any(|&component| is_edge(component)) {
+        return least.max(settings.switch_loss);
+    }
+    let whole = window.span_ns();
+    let part = running_ns.clamp(1, whole) as f64 / whole as f64;
+    (least.max(settings.host_loss) / part).min(MOST)
 }
 
 fn accuse_one(
     model: &Model,
     fit: &Fit,
-    (number, x): (usize, f64),
-    (window, least): (Window, f64),
+    (group, number, x): (&Group, usize, f64),
+    (window, limit): (Window, f64),
     settings: &LocateSettings,
 ) -> Option<Finding> {
-    let group = model.group(number)?;
-    let is_edge = group.components.iter().any(|&component| is_edge(component));
-    let limit = least.max(if is_edge { settings.host_loss } else { settings.switch_loss });
     let (rate, through) = (model::rate_of(x), model.through(group));
     if rate <= limit || through.sent < settings.min_probes || through.lost < settings.min_lost {
         return None;
     }
     let (excess, lead) = (model.excess(fit, number, limit), model.lead(fit, number));
-    if excess < settings.certainty || lead < settings.lead {
+    let is_contradicted = model.contradicts(fit, group, settings.certainty);
+    if excess < settings.certainty || lead < settings.lead || is_contradicted {
         return None;
     }
     let is_through = |at: usize| group.paths.binary_search(&at).is_ok();
-    let mut agents: Vec<u16> =
-        group.paths.iter().filter_map(|&at| Some(model.paths.get(at)?.0.host)).collect();
+    let mut agents: Vec<u16> = model.agents(group).collect();
     agents.sort_unstable();
     agents.dedup();
     let beside = (0..)

@@ -1,13 +1,15 @@
 //! Which components, with which loss, explain best what the probes saw.
 //!
 //! The model: each component `c` loses a packet that crosses it with probability `r_c`, independently, and every path a few more (noise).
-//! A probe of path `i` comes back with probability `S_i = (1 - noise) · Π (1 - r_c)` over the components of the path, so the
+//! A probe of path `i` comes back with probability `S_i = (1 - noise) · Π (1 - r_c)^w` over the components of the path, each crossed `w` times, so the
 //! log-likelihood of `n_i` probes of which `k_i` were lost is `Σ k_i ln(1 - S_i) + (n_i - k_i) ln S_i`. With `x_c = -ln(1 - r_c)` it is concave in
 //! all `x_c` together, so raising one after the other to its best value finds the maximum.
 //!
-//! Components that the same paths cross cannot be told apart by any counts: they are one [`Group`].
+//! Components that the same paths cross are in one [`Group`]. A probe crosses each link of its path in both directions, the switch where it
+//! turns once, and those below twice. But what is down for a part of the time loses the same share of all: so a group has an entry for each
+//! way to count, once for all paths being one of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use spindrift_srv6::Fabric;
 
@@ -17,8 +19,17 @@ use crate::{Component, Count, Path};
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) components: Vec<Component>,
-    /// Places in [`Model::paths`].
+    /// Places in [`Model::paths`], ascending.
     pub(crate) paths: Vec<usize>,
+    /// How often each of these crosses a component.
+    weights: Vec<u8>,
+}
+
+/// The components that the same paths cross, and the ways to count how often.
+#[derive(Default)]
+struct Alike {
+    components: Vec<Component>,
+    weights: BTreeSet<Vec<u8>>,
 }
 
 /// What was seen in one plane.
@@ -96,23 +107,33 @@ impl Model {
         penalty: f64,
     ) -> Self {
         let mut paths = Vec::new();
-        let mut crossing: BTreeMap<Component, Vec<usize>> = BTreeMap::new();
+        let mut crossing: BTreeMap<Component, Vec<(usize, u8)>> = BTreeMap::new();
         for (path, count) in seen.filter(|(_, count)| count.sent > 0) {
             let Some(way) = path.way_up(fabric) else { continue };
             let at = paths.len();
             paths.push((path, count));
             for pair in way.windows(2) {
                 let &[lower, upper] = pair else { continue };
-                crossing.entry(Component::Link((lower.min(upper), lower.max(upper)))).or_default().push(at);
-                crossing.entry(Component::Node(upper)).or_default().push(at);
+                let link = Component::Link((lower.min(upper), lower.max(upper)));
+                crossing.entry(link).or_default().push((at, 1));
+                let weight = if upper == path.top { 1 } else { 2 };
+                crossing.entry(Component::Node(upper)).or_default().push((at, weight));
             }
         }
-        let mut alike: BTreeMap<Vec<usize>, Vec<Component>> = BTreeMap::new();
-        for (component, paths) in crossing {
-            alike.entry(paths).or_default().push(component);
+        let mut alike: BTreeMap<Vec<usize>, Alike> = BTreeMap::new();
+        for (component, crossed) in crossing {
+            let (paths, weights): (Vec<usize>, Vec<u8>) = crossed.into_iter().unzip();
+            let once = vec![1; paths.len()];
+            let alike = alike.entry(paths).or_default();
+            alike.components.push(component);
+            alike.weights.extend([once, weights]);
         }
-        let groups: Vec<_> =
-            alike.into_iter().map(|(paths, components)| Group { components, paths }).collect();
+        let groups = alike.into_iter().flat_map(|(paths, Alike { components, weights })| {
+            let group =
+                move |weights| Group { components: components.clone(), paths: paths.clone(), weights };
+            weights.into_iter().map(group)
+        });
+        let groups: Vec<_> = groups.collect();
         let is_unusual = |&at: &usize| {
             paths.get(at).is_some_and(|&(_, count)| count.loss() > noise && surprise(count, noise) > UNUSUAL)
         };
@@ -125,24 +146,34 @@ impl Model {
         self.groups.get(number)
     }
 
+    /// The agents of a group's paths, one for each path.
+    pub(crate) fn agents(&self, group: &Group) -> impl Iterator<Item = u16> {
+        group.paths.iter().filter_map(|&at| Some(self.paths.get(at)?.0.host))
+    }
+
     /// The counts of a group's paths together.
     pub(crate) fn through(&self, group: &Group) -> Count {
         let counts = group.paths.iter().filter_map(|&at| self.paths.get(at));
         counts.fold(Count::default(), |sum, &(_, count)| sum.plus(count))
     }
 
-    /// The paths of a group: their counts, and the `x` that other faults have on each.
+    /// The paths of a group: their counts, the `x` that other faults have on each, and how often it crosses the group.
     fn paths_of<'a>(
         &'a self,
         number: usize,
         fit: &'a Fit,
         own_x: f64,
-    ) -> impl Iterator<Item = (Count, f64)> + 'a {
-        let paths = self.groups.get(number).map_or(&[][..], |group| &group.paths);
-        paths.iter().filter_map(move |at| {
-            let others = fit.x.get(at).copied().unwrap_or_default() - own_x;
-            Some((self.paths.get(*at)?.1, self.noise_x + others.max(0.0)))
+    ) -> impl Iterator<Item = (Count, f64, f64)> + 'a {
+        self.crossed(number).filter_map(move |(at, weight)| {
+            let others = fit.x.get(&at).copied().unwrap_or_default() - weight * own_x;
+            Some((self.paths.get(at)?.1, self.noise_x + others.max(0.0), weight))
         })
+    }
+
+    fn crossed(&self, number: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let group = self.groups.get(number);
+        let paths = group.into_iter().flat_map(|group| group.paths.iter().zip(&group.weights));
+        paths.map(|(&at, &weight)| (at, f64::from(weight)))
     }
 
     /// The most likely `x` of a group, all others as they are.
@@ -150,10 +181,10 @@ impl Model {
         let paths: Vec<_> = self.paths_of(number, fit, own_x).collect();
         // The derivative, which falls.
         let rises_at = |x: f64| {
-            let slope = |&(count, others): &(Count, f64)| {
+            let slope = |&(count, others, weight): &(Count, f64, f64)| {
                 let lost = f64::from(count.lost.min(count.sent));
-                let passes = (-(others + x)).exp();
-                lost * passes / (1.0 - passes) - (f64::from(count.sent) - lost)
+                let passes = (-(others + weight * x)).exp();
+                weight * (lost * passes / (1.0 - passes) - (f64::from(count.sent) - lost))
             };
             paths.iter().map(slope).sum::<f64>() > 0.0
         };
@@ -175,8 +206,9 @@ impl Model {
     /// By how much a further fault would raise the log-likelihood, all others as they are.
     fn gain_of(&self, number: usize, fit: &Fit) -> f64 {
         let x = self.best_x(number, fit, 0.0);
-        let gain =
-            |(count, others): (Count, f64)| log_likelihood(count, others + x) - log_likelihood(count, others);
+        let gain = |(count, others, weight): (Count, f64, f64)| {
+            log_likelihood(count, others + weight * x) - log_likelihood(count, others)
+        };
         if x > 0.0 { self.paths_of(number, fit, 0.0).map(gain).sum() } else { 0.0 }
     }
 
@@ -214,14 +246,17 @@ impl Model {
     }
 
     fn raise(&self, fit: &mut Fit, number: usize, by: f64) {
-        for &at in self.groups.get(number).map_or(&[][..], |group| &group.paths) {
-            *fit.x.entry(at).or_default() += by;
+        for (at, weight) in self.crossed(number) {
+            *fit.x.entry(at).or_default() += weight * by;
         }
     }
 
     /// The other group that explains most beside a fit, and the log-likelihood's gain with it.
     pub(crate) fn best_addition(&self, fit: &Fit, except: &[usize]) -> Option<(usize, f64)> {
-        let others = self.suspects.iter().filter(|number| !except.contains(number));
+        // The entries of one group have the same paths.
+        let paths = |number: usize| self.groups.get(number).map(|group| &group.paths);
+        let is_other = |&&number: &&usize| !except.iter().any(|&not| paths(not) == paths(number));
+        let others = self.suspects.iter().filter(is_other);
         let gains = others.map(|&number| (number, fit.gain + self.gain_of(number, fit)));
         // The first of equals, so that the order of groups decides and not that of floating-point sums.
         gains.reduce(|best, next| if next.1 > best.1 { next } else { best })
@@ -286,6 +321,16 @@ impl Model {
         fit.gain - other
     }
 
+    /// Whether a path of a group lost clearly less, by so many nats, than the fit says: then something else is wrong, for which there is
+    /// no component.
+    pub(crate) fn contradicts(&self, fit: &Fit, group: &Group, nats: f64) -> bool {
+        group.paths.iter().any(|at| {
+            let count = self.paths.get(*at).map(|&(_, count)| count).unwrap_or_default();
+            let expected = rate_of(self.noise_x + fit.x.get(at).copied().unwrap_or_default().max(0.0));
+            count.loss() < expected && surprise(count, expected) > nats
+        })
+    }
+
     /// By how many nats the fit is more likely than the best one in which this component loses `rate` alone.
     pub(crate) fn excess(&self, fit: &Fit, number: usize, rate: f64) -> f64 {
         fit.gain - self.fit(&numbers(fit), Some((number, x_of(rate)))).gain
@@ -298,4 +343,56 @@ fn numbers(fit: &Fit) -> Vec<usize> {
 
 fn except(chosen: &[usize], out: usize) -> Vec<usize> {
     chosen.iter().copied().filter(|&number| number != out).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The probability that `lost` or more of `sent` are lost, each with probability `p`.
+    fn tail(count: Count, p: f64) -> f64 {
+        let (n, mut term, mut sum) = (f64::from(count.sent), (1.0 - p).powi(count.sent as i32), 0.0);
+        for k in 0..=count.sent {
+            if k >= count.lost {
+                sum += term;
+            }
+            term *= (n - f64::from(k)) / f64::from(k + 1) * p / (1.0 - p);
+        }
+        sum
+    }
+
+    /// Never less likely than the exact distribution says, and not much more likely.
+    #[test]
+    fn the_bound_is_on_the_safe_side_of_the_binomial_distribution() {
+        for (sent, lost, p) in [
+            (20, 10, 0.1),
+            (50, 43, 0.5),
+            (100, 3, 0.003),
+            (1_000, 30, 0.01),
+            (1_000, 11, 0.01),
+            (50, 50, 0.5),
+        ] {
+            let count = Count { sent, lost };
+            let (bound, exact) = ((-surprise(count, p)).exp(), tail(count, p));
+            assert!(bound >= exact * (1.0 - 1e-9), "{count:?} {p}: {bound} {exact}");
+            assert!(bound < exact * 30.0, "{count:?} {p}: {bound} {exact}");
+        }
+        assert!(surprise(Count { sent: 100, lost: 1 }, 0.01).abs() < 1e-12);
+        assert!(surprise(Count::default(), 0.01).abs() < 1e-12);
+        // Below as well as above, and at the ends.
+        let clean = surprise(Count { sent: 1_000, lost: 0 }, 0.01);
+        assert!((clean - 1_000.0 * 1.0 / 99.498_7).abs() < 0.01, "{clean}");
+        assert!(surprise(Count { sent: 10, lost: 10 }, 0.0).is_finite());
+        assert!(surprise(Count { sent: 10, lost: 0 }, 1.0).is_finite());
+    }
+
+    #[test]
+    fn rates_and_their_logarithms_agree() {
+        for rate in [0.0, 1e-9, 0.003, 0.5, 0.99] {
+            assert!((rate_of(x_of(rate)) - rate).abs() < 1e-12, "{rate}");
+        }
+        assert!(x_of(1.0) >= MAX_X && x_of(2.0) >= MAX_X && x_of(-1.0).abs() < 1e-12);
+        // Losses in a row: what passes one passes the other.
+        assert!((rate_of(x_of(0.1) + x_of(0.2)) - 0.28).abs() < 1e-12);
+    }
 }

@@ -35,6 +35,8 @@ pub enum Window {
 pub struct Report {
     /// Number of the agent's host.
     pub host: u16,
+    /// For how long the agent has probed, in nanoseconds.
+    pub running_ns: u64,
     /// The paths.
     pub paths: Vec<PathReport>,
 }
@@ -118,6 +120,7 @@ struct Run {
 pub struct Recorder {
     host: u16,
     timeout_ns: u64,
+    start_ns: u64,
     links: Vec<LinkRecord>,
     tops: Vec<Node>,
 }
@@ -323,11 +326,11 @@ impl LinkRecord {
 }
 
 impl Recorder {
-    /// The records of a plan's links, with nothing in them.
+    /// The records of a plan's links, with nothing in them: probing starts now.
     ///
     /// # Errors
     /// If the timeout of probes is longer than 250 ms.
-    pub fn new(plan: &Plan, timeout_ns: u64) -> Result<Self, RecordError> {
+    pub fn new(plan: &Plan, timeout_ns: u64, now_ns: u64) -> Result<Self, RecordError> {
         if timeout_ns > MAX_TIMEOUT_NS {
             return Err(RecordError::Timeout(timeout_ns));
         }
@@ -336,7 +339,7 @@ impl Recorder {
         let links = plan.routes().enumerate().filter_map(highest);
         let links = links.map(|(link, below)| LinkRecord::new(link, below)).collect::<Result<_, _>>()?;
         let tops = plan.routes().map(|route| route.path.top).collect();
-        Ok(Self { host: plan.host(), timeout_ns, links, tops })
+        Ok(Self { host: plan.host(), timeout_ns, start_ns: now_ns, links, tops })
     }
 
     /// Takes note of how a probe ended.
@@ -382,6 +385,6 @@ impl Recorder {
             top,
             counts: Window::ALL.map(|window| link.count(window, end_ns)),
         });
-        Report { host: self.host, paths: paths.collect() }
+        Report { host: self.host, running_ns: end_ns.saturating_sub(self.start_ns), paths: paths.collect() }
     }
 }

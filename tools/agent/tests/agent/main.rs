@@ -10,3 +10,4 @@ mod plan;
 mod prober;
 mod record;
 mod share;
+mod view;

@@ -23,7 +23,7 @@ fn judge(lab: &Lab, components: [Component; 2]) -> Named {
     let mut sets = components.map(|component| lab.alike(component)).to_vec();
     sets.sort();
     sets.dedup();
-    let wider = if of[0].is_superset(&of[1]) { 0 } else { 1 };
+    let wider = usize::from(!of[0].is_superset(&of[1]));
     let hides = of[wider].is_superset(&of[1 - wider]);
     let named = lab.named();
     if named == sets || hides && named == [lab.alike(components[wider])] {

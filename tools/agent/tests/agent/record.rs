@@ -13,7 +13,7 @@ const TIMEOUT_NS: u64 = 20 * MS;
 fn recorder() -> (Fabric, Recorder) {
     let fabric = fabric((1, 1, 2), (1, 0), 1);
     let plan = Plan::new(&fabric, 0, None, SharePolicy::default()).unwrap();
-    let recorder = Recorder::new(&plan, TIMEOUT_NS).unwrap();
+    let recorder = Recorder::new(&plan, TIMEOUT_NS, 500 * MS).unwrap();
     (fabric, recorder)
 }
 
@@ -72,6 +72,7 @@ fn a_report_has_every_path_with_its_counts() {
     returned(&mut recorder, 0, 100 * MS, 1_000);
     let report = recorder.report(1_000 * MS + TIMEOUT_NS);
     let tops: Vec<_> = report.paths.iter().map(|path| path.top).collect();
+    assert_eq!(report.running_ns, 500 * MS);
     assert_eq!((report.host, tops), (0, vec![t0(0, 0), t1(0, 0), t1(0, 1)]));
     let (one, none) = (Count { sent: 1, lost: 1 }, Count::default());
     assert_eq!(report.paths[2].counts, [one; 4]);
@@ -91,9 +92,9 @@ fn net_loss_is_that_of_the_link_alone() {
         for (path, is_lost) in ends.into_iter().enumerate() {
             let sent_ns = (100 + number) * MS;
             if is_lost {
-                lost(&mut recorder, path, sent_ns)
+                lost(&mut recorder, path, sent_ns);
             } else {
-                returned(&mut recorder, path, sent_ns, 1)
+                returned(&mut recorder, path, sent_ns, 1);
             }
         }
     }
@@ -200,7 +201,7 @@ fn a_link_above_a_dead_one_is_not_down() {
         (0..2).for_each(|path| lost(&mut recorder, path, ms * MS));
     }
     assert_eq!(
-        recorder.links().iter().map(|link| link.state()).collect::<Vec<_>>(),
+        recorder.links().iter().map(spindrift_agent::LinkRecord::state).collect::<Vec<_>>(),
         [LinkState::Down, LinkState::Up, LinkState::Unknown]
     );
     // The lower link heals, and the upper one turns out to have been down all the time.
@@ -226,10 +227,10 @@ fn transitions_are_kept_up_to_a_number() {
 fn what_cannot_be_recorded_is_refused() {
     let fabric = fabric((1, 1, 2), (1, 0), 1);
     let plan = Plan::new(&fabric, 0, None, SharePolicy::default()).unwrap();
-    let error = Recorder::new(&plan, 250 * MS + 1).unwrap_err();
+    let error = Recorder::new(&plan, 250 * MS + 1, 0).unwrap_err();
     assert_eq!(error, RecordError::Timeout(250 * MS + 1));
     assert!(error.to_string().contains("timeout_ns = 250000001"), "{error}");
-    let mut recorder = Recorder::new(&plan, 250 * MS).unwrap();
+    let mut recorder = Recorder::new(&plan, 250 * MS, 0).unwrap();
     lost(&mut recorder, 3, 0);
     assert!(recorder.report(0).paths.iter().all(|path| path.counts == [Count::default(); 4]));
 }
