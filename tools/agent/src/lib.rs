@@ -16,6 +16,7 @@
 //! | [`Recorder`] | loss, round-trip times and transitions of each link |
 //! | [`View`], [`Locator`] | which component is at fault, from the reports of several agents |
 //! | [`Finding`] | the result, also in words |
+//! | [`policy`] | what transports should avoid |
 //! | [`Agent`] | all of these together |
 //!
 //! # The drive loop
@@ -71,6 +72,7 @@ mod model;
 mod nic;
 mod payload;
 mod plan;
+pub mod policy;
 mod prober;
 mod record;
 mod ring;

@@ -7,6 +7,7 @@ mod healthy;
 mod lab;
 mod pairs;
 mod plan;
+mod policy;
 mod prober;
 mod record;
 mod share;
