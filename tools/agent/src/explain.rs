@@ -35,10 +35,7 @@ impl Finding {
             [one] => format!("The {one} {state}."),
             several => {
                 let list = several.join(", the ");
-                format!(
-                    "One of these {state}: the {list}. Every probe that crosses one of them crosses all of them, so no probe can tell \
-                     which it is."
-                )
+                format!("One of these {state}, and the probes cannot tell which: the {list}.")
             }
         };
         let confidence = percent_down(self.confidence);

@@ -58,9 +58,9 @@
 //! assert_eq!(finding.components, [Component::Link(broken), Component::Node(broken.1)]);
 //! assert_eq!(
 //!     finding.explain(&fabric),
-//!     "One of these forwards nothing: the link p1-t0-0 - p1-t1-0, the switch p1-t1-0. Every probe that crosses one of them crosses \
-//!      all of them, so no probe can tell which it is. In the last 50 ms, 50 of 50 probes over it were lost (1 path of 1 agent), and \
-//!      0 of 100 probes on this agent's other paths in the plane. Confidence: 99.99 %."
+//!     "One of these forwards nothing, and the probes cannot tell which: the link p1-t0-0 - p1-t1-0, the switch p1-t1-0. \
+//!      In the last 50 ms, 50 of 50 probes over it were lost (1 path of 1 agent), and 0 of 100 probes on this agent's other paths in \
+//!      the plane. Confidence: 99.99 %."
 //! );
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -77,11 +77,10 @@ mod prober;
 mod record;
 mod ring;
 pub mod share;
+mod view;
 
 pub use agent::{Agent, AgentError, AgentSettings};
-pub use locate::{
-    Change, Component, Evidence, Fault, Finding, LocateSettings, LocateSettingsError, Locator, View,
-};
+pub use locate::{Change, Component, Evidence, Fault, Finding, LocateSettings, LocateSettingsError, Locator};
 pub use payload::{PAYLOAD_LEN, Payload, PayloadError, VERSION};
 pub use plan::{Path, Plan, PlanError, Route, probe_address};
 pub use prober::{
@@ -91,3 +90,4 @@ pub use record::{
     Count, LinkRecord, LinkState, PathReport, RecordError, Recorder, Report, RoundTrips, Transition, Window,
 };
 pub use share::SharePolicy;
+pub use view::View;

@@ -9,7 +9,8 @@
 //! - Three windows are judged by themselves: a component that loses nearly all is named from 50 ms of probes, one that loses 1 % from up to 10 s.
 //! - A component is accused if probes enough were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
 //!   component explains the loss nearly as well. No path over it may have lost clearly less than it should have.
-//! - Components that the same paths cross are named together: no probe can tell them apart.
+//! - Components that explain the loss equally well are named together: those that the same paths cross, and those that differ only in paths
+//!   over another component that is down.
 //! - Loss at the ports of a host in all of several planes is that of its NIC.
 //! - A component whose shorter windows are clean has healed.
 
@@ -19,7 +20,7 @@ use spindrift_srv6::{Fabric, Link, Node};
 
 use crate::model::{self, Fit, Group, Model};
 use crate::nic;
-use crate::{Count, Path, Report, Window};
+use crate::{Count, Path, View, Window};
 
 /// A part of a fabric that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +61,7 @@ pub struct Evidence {
 /// A component at fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// The component; or several, of which one is at fault, and no probe can tell which.
+    /// The component; or several in order, of which one is at fault, and the probes cannot tell which.
     pub components: Vec<Component>,
     /// What is wrong.
     pub fault: Fault,
@@ -117,14 +118,6 @@ pub struct LocateSettingsError {
     pub min: f64,
     /// The most.
     pub max: f64,
-}
-
-/// The counts of all agents that report.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    paths: BTreeMap<Path, [Count; Window::ALL.len()]>,
-    /// For how long each agent has probed, in nanoseconds.
-    running_ns: BTreeMap<u16, u64>,
 }
 
 /// Follows the faults of a fabric from view to view.
@@ -190,60 +183,6 @@ impl LocateSettings {
             }
         }
         Ok(())
-    }
-}
-
-impl View {
-    /// The view of these reports, of which one agent has one.
-    pub fn new<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
-        let mut view = Self::default();
-        reports.into_iter().for_each(|report| view.insert(report));
-        view
-    }
-
-    /// Adds the report of an agent, in place of an earlier one. No more can be lost than was sent, and paths that the fabric does not
-    /// have are passed over later.
-    pub fn insert(&mut self, report: &Report) {
-        self.remove(report.host);
-        let possible = |count: Count| Count { lost: count.lost.min(count.sent), ..count };
-        let paths =
-            report.paths.iter().map(|at| (Path { host: report.host, top: at.top }, at.counts.map(possible)));
-        self.paths.extend(paths);
-        self.running_ns.insert(report.host, report.running_ns);
-    }
-
-    /// Removes the report of an agent, which is too old or belongs to an agent that is gone.
-    pub fn remove(&mut self, host: u16) {
-        self.paths.retain(|path, _| path.host != host);
-        self.running_ns.remove(&host);
-    }
-
-    /// The paths, and their counts in a window.
-    pub fn counts(&self, window: Window) -> impl Iterator<Item = (Path, Count)> + '_ {
-        let place = Window::ALL.iter().position(|&other| other == window).unwrap_or_default();
-        self.paths.iter().map(move |(&path, counts)| (path, counts.get(place).copied().unwrap_or_default()))
-    }
-
-    /// The count of a path in a window.
-    pub fn count(&self, path: Path, window: Window) -> Count {
-        let counts = self.paths.get(&path).copied().unwrap_or_default();
-        Window::ALL
-            .iter()
-            .zip(counts)
-            .find(|&(&other, _)| other == window)
-            .map_or_else(Count::default, |(_, count)| count)
-    }
-
-    /// For how long all of these agents have probed, in nanoseconds.
-    fn running_ns(&self, hosts: impl Iterator<Item = u16>) -> u64 {
-        hosts.map(|host| self.running_ns.get(&host).copied().unwrap_or_default()).min().unwrap_or_default()
-    }
-
-    /// The links that no agent of the view probes.
-    pub fn unprobed(&self, fabric: &Fabric) -> Vec<Link> {
-        let probed: std::collections::BTreeSet<Link> =
-            self.paths.keys().filter_map(|path| path.link(fabric)).collect();
-        fabric.links().filter(|link| !probed.contains(link)).collect()
     }
 }
 
@@ -341,8 +280,12 @@ fn judge(
             dead.chain(past).filter_map(|components| components.first().copied()).collect();
         let is_hidden = |path: Path| hidden.iter().any(|&component| crosses(fabric, path, component));
         for plane in 0..fabric.shape().planes {
-            let seen =
-                view.counts(window).filter(|&(path, _)| path.plane() == Some(plane) && !is_hidden(path));
+            let seen = || view.counts(window).filter(|(path, _)| path.plane() == Some(plane));
+            let is_unusual = |(path, count)| model::is_unusual(count, settings.noise) && !is_hidden(path);
+            if !seen().any(is_unusual) {
+                continue;
+            }
+            let seen = seen().filter(|&(path, _)| !is_hidden(path));
             let model = Model::new(fabric, seen, settings.noise, settings.certainty);
             found.extend(accuse(&model, view, (window, least), settings));
         }
@@ -388,7 +331,7 @@ fn accuse_one(
     if rate <= limit || through.sent < settings.min_probes || through.lost < settings.min_lost {
         return None;
     }
-    let (excess, lead) = (model.excess(fit, number, limit), model.lead(fit, number));
+    let (excess, (equals, lead)) = (model.excess(fit, number, limit), model.rivals(fit, number));
     let is_contradicted = model.contradicts(fit, group, settings.certainty);
     if excess < settings.certainty || lead < settings.lead || is_contradicted {
         return None;
@@ -404,7 +347,12 @@ fn accuse_one(
     let fault = Fault::of_rate(rate);
     let evidence = Evidence { window, through, beside, paths: group.paths.len(), agents: agents.len() };
     let confidence = 1.0 / (1.0 + (-excess).exp() + (-lead).exp());
-    Some(Finding { components: group.components.clone(), fault, confidence, evidence, since_ns: 0 })
+    let equals = equals.into_iter().filter_map(|equal| model.group(equal));
+    let mut components = group.components.clone();
+    components.extend(equals.flat_map(|equal| equal.components.iter().copied()));
+    components.sort_unstable();
+    components.dedup();
+    Some(Finding { components, fault, confidence, evidence, since_ns: 0 })
 }
 
 /// Whether all probes over a component cross the hosts' ports with nothing to compare them with: a host's link, or a T0 switch. Congestion

@@ -98,6 +98,11 @@ pub(crate) fn surprise(count: Count, p: f64) -> f64 {
     term(n * loss, loss, p) + term(n * (1.0 - loss), 1.0 - loss, 1.0 - p)
 }
 
+/// Whether a path lost so much more than the noise that a component may be at fault.
+pub(crate) fn is_unusual(count: Count, noise: f64) -> bool {
+    count.loss() > noise && surprise(count, noise) > UNUSUAL
+}
+
 impl Model {
     /// The paths of a plane. What the fabric has no path for is left out.
     pub(crate) fn new(
@@ -134,9 +139,8 @@ impl Model {
             weights.into_iter().map(group)
         });
         let groups: Vec<_> = groups.collect();
-        let is_unusual = |&at: &usize| {
-            paths.get(at).is_some_and(|&(_, count)| count.loss() > noise && surprise(count, noise) > UNUSUAL)
-        };
+        let unusual: Vec<bool> = paths.iter().map(|&(_, count)| is_unusual(count, noise)).collect();
+        let is_unusual = |&at: &usize| unusual.get(at).copied().unwrap_or_default();
         let suspects = (0..).zip(&groups).filter(|(_, group)| group.paths.iter().any(is_unusual));
         let suspects = suspects.map(|(number, _)| number).collect();
         Self { paths, groups, suspects, noise_x: x_of(noise), penalty }
@@ -255,11 +259,31 @@ impl Model {
     pub(crate) fn best_addition(&self, fit: &Fit, except: &[usize]) -> Option<(usize, f64)> {
         // The entries of one group have the same paths.
         let paths = |number: usize| self.groups.get(number).map(|group| &group.paths);
-        let is_other = |&&number: &&usize| !except.iter().any(|&not| paths(not) == paths(number));
-        let others = self.suspects.iter().filter(is_other);
-        let gains = others.map(|&number| (number, fit.gain + self.gain_of(number, fit)));
-        // The first of equals, so that the order of groups decides and not that of floating-point sums.
-        gains.reduce(|best, next| if next.1 > best.1 { next } else { best })
+        let is_other = |&number: &usize| !except.iter().any(|&not| paths(not) == paths(number));
+        let others = self.suspects.iter().copied().filter(is_other);
+        let mut others: Vec<(usize, f64)> =
+            others.map(|number| (number, self.most_of(number, fit))).collect();
+        // The first of equals stays first, so that the order of groups decides and not that of floating-point sums.
+        others.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut best: Option<(usize, f64)> = None;
+        for (number, most) in others {
+            if best.is_some_and(|(_, gain)| most <= gain) {
+                break;
+            }
+            let gain = self.gain_of(number, fit);
+            if best.is_none_or(|(_, so_far)| gain > so_far) {
+                best = Some((number, gain));
+            }
+        }
+        best.map(|(number, gain)| (number, fit.gain + gain))
+    }
+
+    /// No less than [`gain_of`](Self::gain_of), and sooner known: what the paths would gain if each had a loss of its own.
+    fn most_of(&self, number: usize, fit: &Fit) -> f64 {
+        let most = |(count, others, _): (Count, f64, f64)| {
+            if count.loss() > rate_of(others) { surprise(count, rate_of(others)) } else { 0.0 }
+        };
+        self.paths_of(number, fit, 0.0).map(most).sum()
     }
 
     /// The faults that explain best what was seen, each worth its penalty.
@@ -313,12 +337,22 @@ impl Model {
         fit
     }
 
-    /// By how many nats the fit is more likely than the best one in which another component takes the place of this one.
-    pub(crate) fn lead(&self, fit: &Fit, number: usize) -> f64 {
-        let chosen = numbers(fit);
-        let rest = self.fit(&except(&chosen, number), None);
-        let other = self.best_addition(&rest, &chosen).map_or(rest.gain, |(_, gain)| gain);
-        fit.gain - other
+    /// The groups that explain as much in the place of this one: given the other faults, nothing tells them apart. And by how many nats the fit
+    /// is more likely than the best one with any other group in its place.
+    pub(crate) fn rivals(&self, fit: &Fit, number: usize) -> (Vec<usize>, f64) {
+        let mut not = numbers(fit);
+        let rest = self.fit(&except(&not, number), None);
+        let mut equals = Vec::new();
+        loop {
+            let best = self.best_addition(&rest, &not);
+            match best {
+                Some((other, gain)) if fit.gain - gain < BETTER => {
+                    equals.push(other);
+                    not.push(other);
+                }
+                _ => return (equals, fit.gain - best.map_or(rest.gain, |(_, gain)| gain)),
+            }
+        }
     }
 
     /// Whether a path of a group lost clearly less, by so many nats, than the fit says: then something else is wrong, for which there is

@@ -92,21 +92,18 @@ impl Path {
         let number = fabric.hosts().get(usize::from(self.host))?.t0;
         let (host, t0) = (Node::Host(self.host), Node::T0 { plane, number });
         let shape = fabric.shape();
-        let way = match self.top {
-            top if top == t0 => vec![host, t0],
-            Node::T2 { number, .. } => {
-                let uplink = number.checked_div(shape.t2)?;
-                let number = fabric.pod_of(host)?.checked_mul(shape.t1)?.checked_add(uplink)?;
-                vec![host, t0, Node::T1 { plane, number }, self.top]
+        let pod = fabric.pod_of(t0)?;
+        match self.top {
+            top if top == t0 => Some(vec![host, t0]),
+            top @ Node::T0 { .. } => fabric.uplinks(t0).any(|node| node == top).then(|| vec![host, t0, top]),
+            top @ Node::T1 { .. } => (fabric.pod_of(top)? == pod).then(|| vec![host, t0, top]),
+            top @ Node::T2 { number, .. } => {
+                fabric.segment_of(top, plane)?;
+                let number = pod.checked_mul(shape.t1)?.checked_add(number.checked_div(shape.t2)?)?;
+                Some(vec![host, t0, Node::T1 { plane, number }, top])
             }
-            top => vec![host, t0, top],
-        };
-        let joined = |pair: &[Node]| match *pair {
-            [Node::Host(_), upper] => fabric.segment_of(upper, plane).is_some(),
-            [lower, upper] => fabric.uplinks(lower).any(|node| node == upper),
-            _ => false,
-        };
-        way.windows(2).all(joined).then_some(way)
+            Node::Host(_) => None,
+        }
     }
 
     /// The highest link of the path; `None` where there is no such path.

@@ -12,7 +12,7 @@ use crate::lab::{Break, Lab, MS, fabric, t0, t1};
 enum Named {
     /// Each by itself; or only the wider one, which hides the other.
     Exactly,
-    /// By other components, not more of them, that the very same probes cross: no probe can tell these from the faults.
+    /// By other components, or with others, not more of them, that explain the same: no probe can tell these from the faults.
     Alike,
     Wrongly,
 }
@@ -30,8 +30,11 @@ fn judge(lab: &Lab, components: [Component; 2]) -> Named {
         return Named::Exactly;
     }
     let all: BTreeSet<Path> = of.iter().flatten().copied().collect();
-    let explained: BTreeSet<Path> = named.iter().flat_map(|set| paths(set[0])).collect();
-    if named.len() <= 2 && explained == all { Named::Alike } else { Named::Wrongly }
+    let explained: BTreeSet<Path> = named.iter().flatten().flat_map(|&component| paths(component)).collect();
+    // Each set has a component that is wholly dark, and each path that is dark has a name.
+    let is_dark = |set: &Vec<Component>| set.iter().any(|&component| paths(component).is_subset(&all));
+    let is_alike = named.len() <= 2 && named.iter().all(is_dark) && explained.is_superset(&all);
+    if is_alike { Named::Alike } else { Named::Wrongly }
 }
 
 /// How many of `pairs` random pairs of hard faults are named as well as can be after 0.4 s.
@@ -46,7 +49,10 @@ fn named(shape: ((u8, u16, u16), (u16, u16), u16), pairs: usize, seed: u64) -> u
         lab.run(400 * MS);
         match judge(&lab, picked.map(|(_, component)| component)) {
             Named::Exactly => exactly += 1,
-            Named::Alike => alike += 1,
+            Named::Alike => {
+                alike += 1;
+                println!("alike, seed {}: {picked:?}: {:?}", seed + pair, lab.named());
+            }
             Named::Wrongly => println!("seed {}: {picked:?}: {:?}{}", seed + pair, lab.named(), lab.words()),
         }
     }

@@ -97,7 +97,7 @@ fn findings_are_plain_sentences() {
     );
     let several = text(finding(vec![port, host], Fault::Down, (Window::Fast, beside)));
     assert!(
-        several.starts_with("One of these forwards nothing: the link h1-1 - p0-t0-1, the host h1-1. Every"),
+        several.starts_with("One of these forwards nothing, and the probes cannot tell which: the link h1-1 - p0-t0-1, the host h1-1. In"),
         "{several}"
     );
 }
