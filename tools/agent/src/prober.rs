@@ -14,7 +14,7 @@ pub struct ProbeSettings {
     pub interval_ns: u64,
     /// Probes in each interval, 2 to 4096: one for each T0 switch, and the others for the paths above, which take turns. By default 64.
     pub probes_per_interval: u32,
-    /// A probe that did not return in this time is lost, in nanoseconds: 100 µs to 1 s. By default 20 ms, which is far longer than full queues
+    /// A probe that did not return in this time is lost, in nanoseconds: 100 µs to 250 ms. By default 20 ms, which is far longer than full queues
     /// delay a packet.
     pub timeout_ns: u64,
     /// If the agent was called so much later than it asked for, the probes in flight count as neither lost nor returned: their returns may have been
@@ -54,6 +54,11 @@ pub enum ProbeSettingsError {
         /// Planes of the fabric.
         planes: usize,
     },
+    /// The records of probes would take too much memory.
+    #[error(
+        "{0} probes would be in flight, at most {MAX_IN_FLIGHT}: set timeout_ns or probes_per_interval lower, or interval_ns higher"
+    )]
+    InFlight(u64),
 }
 
 /// A probe to send.
@@ -138,6 +143,9 @@ pub struct ProbeCounters {
     pub rx_late: u64,
 }
 
+/// Probes in flight, each of which takes 40 bytes, twice.
+const MAX_IN_FLIGHT: u64 = 1 << 18;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     InFlight,
@@ -202,7 +210,7 @@ impl ProbeSettings {
         let ranges = [
             ("interval_ns", self.interval_ns, 100_000, 10_000_000_000),
             ("probes_per_interval", u64::from(self.probes_per_interval), 2, 4096),
-            ("timeout_ns", self.timeout_ns, 100_000, 1_000_000_000),
+            ("timeout_ns", self.timeout_ns, 100_000, 250_000_000),
             ("stall_ns", self.stall_ns, 1_000_000, 10_000_000_000),
         ];
         for (setting, value, min, max) in ranges {
@@ -210,10 +218,19 @@ impl ProbeSettings {
                 return Err(ProbeSettingsError::Range { setting, value, min, max });
             }
         }
+        let in_flight = self.in_flight(u64::from(self.probes_per_interval));
+        if in_flight > MAX_IN_FLIGHT {
+            return Err(ProbeSettingsError::InFlight(in_flight));
+        }
         if self.probes_per_interval as usize <= planes {
             return Err(ProbeSettingsError::TooFew { given: self.probes_per_interval, planes });
         }
         Ok(())
+    }
+
+    /// The most probes that are in flight if each interval has so many.
+    const fn in_flight(&self, each: u64) -> u64 {
+        self.timeout_ns.div_ceil(self.interval_ns).saturating_add(1).saturating_mul(each)
     }
 }
 
@@ -232,7 +249,6 @@ impl Prober {
         let lower = plan.lower().len();
         settings.check(lower)?;
         let slots = (settings.probes_per_interval as usize).min(paths.len()).max(1) as u64;
-        let in_flight = settings.timeout_ns.div_ceil(settings.interval_ns).saturating_add(1) * slots;
         let mut rng = ChaCha12Rng::from_seed(seed);
         let run = rng.next_u64();
         // Agents that start together do not send together.
@@ -249,7 +265,7 @@ impl Prober {
             run,
             rng,
             sent: VecDeque::new(),
-            capacity: 2 * in_flight as usize,
+            capacity: 2 * settings.in_flight(slots) as usize,
             first_seq: 0,
             undecided_seq: 0,
             stalled_seq: 0,

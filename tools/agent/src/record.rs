@@ -90,6 +90,9 @@ pub struct RoundTrips {
 ///
 /// A probe crosses the link in both directions and turns at its upper end. So its loss is that of both directions together, and an agent
 /// that sends such probes alone cannot tell which direction lost one.
+///
+/// It goes down when ten probes in a row are lost, by when they were sent, and up when ten in a row come back. An outage that is over when its
+/// losses come to light, after the timeout of probes, shows as loss alone.
 #[derive(Clone, Debug)]
 pub struct LinkRecord {
     link: Link,

@@ -13,7 +13,7 @@ use spindrift_srv6::{Fabric, Link, Node};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharePolicy {
     /// Agents that probe each link between switches, where so many are below it. Two by default: the loss of one agent leaves no link
-    /// unseen, and a fault that two agents see is not in either one's NIC.
+    /// unseen, and a fault that two agents see is not in either one's NIC. With 0 only the links of hosts are probed.
     pub agents_per_link: usize,
 }
 
@@ -31,7 +31,9 @@ pub fn candidates(fabric: &Fabric, link: Link, live: Option<&[u16]>) -> Vec<u16>
         let t0 = fabric.hosts().get(usize::from(host)).map(|at| at.t0);
         match lower {
             Node::T0 { number, .. } => t0 == Some(number) || is_across && t0.is_some(),
-            Node::T1 { .. } => fabric.pod_of(Node::Host(host)) == fabric.pod_of(lower),
+            Node::T1 { .. } => {
+                fabric.pod_of(Node::Host(host)).is_some_and(|pod| fabric.pod_of(lower) == Some(pod))
+            }
             Node::Host(_) | Node::T2 { .. } => false,
         }
     };

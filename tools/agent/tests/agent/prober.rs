@@ -89,7 +89,7 @@ fn settings_that_cannot_be_are_refused_by_name() {
         (ProbeSettings { probes_per_interval: 1, ..good }, "probes_per_interval = 1: must be 2 to 4096"),
         (ProbeSettings { probes_per_interval: 4097, ..good }, "probes_per_interval = 4097"),
         (ProbeSettings { timeout_ns: 99_999, ..good }, "timeout_ns = 99999"),
-        (ProbeSettings { timeout_ns: 1_000_000_001, ..good }, "timeout_ns = 1000000001"),
+        (ProbeSettings { timeout_ns: 250_000_001, ..good }, "timeout_ns = 250000001"),
         (ProbeSettings { stall_ns: 999_999, ..good }, "stall_ns = 999999"),
         (ProbeSettings { stall_ns: 10_000_000_001, ..good }, "stall_ns = 10000000001"),
         (
@@ -100,6 +100,10 @@ fn settings_that_cannot_be_are_refused_by_name() {
         let error = Prober::new(&plan(), settings, [0; 32], 0).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
+    let many =
+        ProbeSettings { timeout_ns: 250_000_000, interval_ns: 1_000_000, probes_per_interval: 1_045, ..good };
+    assert_eq!(many.check(2), Err(ProbeSettingsError::InFlight(251 * 1_045)));
+    assert_eq!(ProbeSettings { probes_per_interval: 1_044, ..many }.check(2), Ok(()));
     let few = ProbeSettings { probes_per_interval: 2, ..good }.check(2);
     assert_eq!(few, Err(ProbeSettingsError::TooFew { given: 2, planes: 2 }));
     assert_eq!(ProbeSettings { probes_per_interval: 3, ..good }.check(2), Ok(()));

@@ -190,6 +190,18 @@ fn a_link_goes_down_and_up_after_ten_in_a_row() {
     assert_eq!(state(&recorder, 2), (LinkState::Unknown, vec![], 0));
 }
 
+/// When the losses of an outage come to light, probes that were sent after it are back already: the link is up.
+#[test]
+fn an_outage_that_is_shorter_than_the_timeout_is_no_transition() {
+    let (_, mut recorder) = recorder();
+    for ms in 1..=10 {
+        (0..2).for_each(|path| returned(&mut recorder, path, ms * MS, 1_000));
+    }
+    (28..31).for_each(|ms| (0..2).for_each(|path| returned(&mut recorder, path, ms * MS, 1_000)));
+    (11..28).for_each(|ms| lost(&mut recorder, 1, ms * MS));
+    assert_eq!(state(&recorder, 1), (LinkState::Up, vec![Transition { at_ns: MS, up: true }], 0));
+}
+
 /// While nothing comes back from the node below, a link is not called down.
 #[test]
 fn a_link_above_a_dead_one_is_not_down() {

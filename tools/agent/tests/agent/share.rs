@@ -87,6 +87,21 @@ fn shares_are_even() {
     assert_eq!(total, 2 * 2 * 64);
 }
 
+/// Hosts and switches that there are not, from an older topology perhaps, have no part in it.
+#[test]
+fn who_is_not_there_has_no_share() {
+    let fabric = fabric((1, 4, 2), (2, 3), 2);
+    let (t1, t2) = (|number| Node::T1 { plane: 0, number }, |number| Node::T2 { plane: 0, number });
+    let live = [0, 1, 8, 900];
+    assert_eq!(candidates(&fabric, (t1(0), t2(0)), Some(&live)), [0, 1]);
+    assert_eq!(candidates(&fabric, (t1(9), t2(0)), Some(&live)), []);
+    assert_eq!(candidates(&fabric, (Node::Host(0), Node::T0 { plane: 0, number: 0 }), None), []);
+    assert_eq!(of_agent(&fabric, 8, None, SharePolicy::default()), []);
+    assert_eq!(of_agent(&fabric, 0, Some(&[1, 2]), SharePolicy::default()), []);
+    // In two copies it is one agent still.
+    assert_eq!(candidates(&fabric, (t1(0), t2(0)), Some(&[1, 0, 1])), [0, 1]);
+}
+
 /// The same everywhere and for ever: agents of different versions work together.
 #[test]
 fn weights_do_not_change() {
