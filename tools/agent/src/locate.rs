@@ -6,8 +6,8 @@
 //! - The smallest set of components is named that explains the loss of all paths, with the loss of each (a maximum-likelihood fit
 //!   with a penalty for each component). Loss that all paths of a host share is its host link's, and is taken off what the
 //!   paths above show, so congestion there accuses no link above.
-//! - Three windows are judged by themselves: a component that loses nearly all is named from 50 ms of probes, one that loses 1 % from up to 10 s.
-//! - A component is accused if probes enough were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
+//! - Three windows are judged separately: 50 ms of probes show a component that loses most packets, 10 s one that loses 1 %.
+//! - A component is accused if enough probes were lost, its loss is above the limit of the window by [`LocateSettings::certainty`], and no other
 //!   component explains the loss nearly as well. No path over it may have lost clearly less than it should have.
 //! - Components that explain the loss equally well are named together: those that the same paths cross, and those that differ only in paths
 //!   over another component that is down.
@@ -211,7 +211,8 @@ impl Locator {
         self.closed.retain(|_, &mut closed_ns| now_ns.saturating_sub(closed_ns) <= LONGEST_NS);
         let closed =
             self.closed.iter().map(|(components, &closed_ns)| (components, now_ns.saturating_sub(closed_ns)));
-        let mut judged = judge(fabric, view, &self.settings, &closed.collect::<Vec<_>>());
+        let closed: Vec<_> = closed.collect();
+        let mut judged = judge(fabric, view, &self.settings, (&self.findings, &closed));
         let mut changes = Vec::new();
         for old in std::mem::take(&mut self.findings) {
             self.keep(now_ns, old, &mut judged, &mut changes, |finding| has_healed(fabric, view, finding));
@@ -257,7 +258,8 @@ impl Locator {
     }
 }
 
-/// What each window says, the shortest one first: that of a component is the one that counts. `closed` is what was at fault, and how long ago.
+/// What each window says, the shortest one first: that of a component is the one that counts. `open` is what was at fault at the last update,
+/// `closed` what was before, and how long ago.
 ///
 /// A longer window leaves out the paths over what a shorter one shows to lose most packets, and over what was at fault within the window: two
 /// faults at the same time, or one that began or ended in the window, would look like other ones there.
@@ -265,13 +267,16 @@ fn judge(
     fabric: &Fabric,
     view: &View,
     settings: &LocateSettings,
-    closed: &[(&Vec<Component>, u64)],
+    (open, closed): (&[Finding], &[(&Vec<Component>, u64)]),
 ) -> BTreeMap<Vec<Component>, Finding> {
     let mut all: BTreeMap<Vec<Component>, Finding> = BTreeMap::new();
     for (window, least) in JUDGED {
         let mut found = Vec::new();
-        let dead =
-            all.iter().filter(|(_, finding)| finding.fault.rate() > MOST).map(|(components, _)| components);
+        let found_dead = all
+            .values()
+            .chain(open)
+            .filter(|finding| finding.fault.rate() > MOST && finding.evidence.window < window);
+        let dead = found_dead.map(|finding| &finding.components);
         let past = closed
             .iter()
             .filter(|(_, ago_ns)| *ago_ns <= window.span_ns())

@@ -288,8 +288,8 @@ impl Model {
 
     /// The faults that explain best what was seen, each worth its penalty.
     ///
-    /// Faults are added one by one, the one that explains most first, and those that later ones make needless are taken out. Then each is
-    /// replaced by what explains better without it, if anything does: two lossy links of a switch look like the switch at first.
+    /// Faults are added one by one, the one that explains most first. Then each is taken out, or replaced by what explains better without
+    /// it, if that is worth more: two lossy links of a switch look like the switch at first.
     pub(crate) fn explain(&self) -> Fit {
         let mut best = self.grow(Fit::default(), None);
         for _ in 0..MAX_FAULTS {
@@ -304,37 +304,20 @@ impl Model {
 
     /// Adds faults to a fit, all but one that is left out, as long as each is worth its penalty.
     fn grow(&self, mut fit: Fit, left_out: Option<usize>) -> Fit {
-        // What is added and taken out makes the fit better each time, so this ends; the number is for safety.
-        for _ in 0..4 * MAX_FAULTS {
-            if fit.faults.len() == MAX_FAULTS {
-                break;
-            }
+        while fit.faults.len() < MAX_FAULTS {
             let chosen = numbers(&fit);
             let not: Vec<_> = chosen.iter().copied().chain(left_out).collect();
             let Some((next, gain)) = self.best_addition(&fit, &not) else { break };
             if gain - fit.gain < self.penalty {
                 break;
             }
-            fit = self.prune(self.fit(&[&chosen[..], &[next]].concat(), None));
+            fit = self.fit(&[&chosen[..], &[next]].concat(), None);
         }
         fit
     }
 
     fn worth(&self, fit: &Fit) -> f64 {
         fit.gain - self.penalty * fit.faults.len() as f64
-    }
-
-    fn prune(&self, mut fit: Fit) -> Fit {
-        while fit.faults.len() > 1 {
-            let chosen = numbers(&fit);
-            let without = chosen.iter().map(|&out| self.fit(&except(&chosen, out), None));
-            let best = without.reduce(|best, next| if next.gain > best.gain { next } else { best });
-            match best {
-                Some(best) if fit.gain - best.gain < self.penalty => fit = best,
-                _ => break,
-            }
-        }
-        fit
     }
 
     /// The groups that explain as much in the place of this one: given the other faults, nothing tells them apart. And by how many nats the fit

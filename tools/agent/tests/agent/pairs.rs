@@ -116,3 +116,19 @@ fn a_link_is_seen_beside_a_dead_switch() {
         lab.words()
     );
 }
+
+/// Two faults at the same time, in a window that is longer than they are: losses that are not independent there.
+#[test]
+fn faults_of_the_same_time_are_not_others() {
+    let mut lab = Lab::new(fabric((2, 4, 2), (2, 2), 2), 40_001);
+    let port = (spindrift_srv6::Node::Host(3), t0(0, 1));
+    lab.run(200 * MS);
+    lab.breaks = vec![Break::Cut(port), Break::Silent(t1(0, 0))];
+    lab.run(1_000 * MS);
+    let expected = [vec![Component::Link(port)], vec![Component::Node(t1(0, 0))]];
+    assert_eq!(lab.ever_named(), expected, "{}", lab.words());
+    lab.breaks.clear();
+    lab.run(2_000 * MS);
+    assert_eq!(lab.ever_named(), expected, "{}", lab.words());
+    assert!(lab.named().is_empty(), "{}", lab.words());
+}

@@ -63,6 +63,74 @@ fn the_word_of_one_agent_against_another() {
     assert_eq!(judge(&fabric, &reports(&fabric, one)), []);
 }
 
+/// A link of one path, 30 probes long: nine lost ones are too few, whatever the rate, and so are 19 probes.
+#[test]
+fn too_few_probes_accuse_nothing() {
+    let fabric = fabric((1, 1, 3), (1, 0), 1);
+    for (sent, lost, found) in [(30, 9, 0), (30, 10, 1), (19, 19, 0), (20, 20, 1)] {
+        let mut reports = reports(&fabric, |_| 0);
+        for path in
+            reports.iter_mut().flat_map(|report| &mut report.paths).filter(|path| path.top == t1(0, 1))
+        {
+            path.counts = [Count { sent, lost }; 4];
+        }
+        assert_eq!(judge(&fabric, &reports).len(), found, "{lost} of {sent}");
+    }
+}
+
+/// 2.5 % loss at a port in one second of probes may be a burst of congestion; in ten seconds, or between switches, it is not.
+#[test]
+fn a_young_agent_accuses_no_port_of_a_burst() {
+    let fabric = fabric((1, 2, 2), (1, 0), 2);
+    let port = |path: Path| if path.host == 0 { 25 } else { 0 };
+    let link = |path: Path| if path.link(&fabric) == Some((t0(0, 0), t1(0, 0))) { 25 } else { 0 };
+    let found = |mut reports: Vec<Report>, seconds: u64| {
+        for report in &mut reports {
+            report.running_ns = seconds * 1_000_000_000;
+            for count in report.paths.iter_mut().flat_map(|path| &mut path.counts) {
+                *count = Count { sent: 10 * count.sent, lost: 10 * count.lost };
+            }
+        }
+        judge(&fabric, &reports).len()
+    };
+    assert_eq!([1, 3, 6, 10].map(|seconds| found(reports(&fabric, port), seconds)), [0, 0, 1, 1]);
+    assert_eq!(found(reports(&fabric, link), 1), 1);
+}
+
+/// Loss that was in the last ten seconds and not in the last one has ended.
+#[test]
+fn what_is_over_is_not_accused() {
+    let fabric = fabric((1, 2, 2), (1, 0), 2);
+    let link = |path: Path| if path.link(&fabric) == Some((t0(0, 0), t1(0, 0))) { 30 } else { 0 };
+    let mut reports = reports(&fabric, link);
+    assert_eq!(judge(&fabric, &reports).len(), 1);
+    for path in reports.iter_mut().flat_map(|report| &mut report.paths) {
+        path.counts[1].lost = 0;
+    }
+    assert_eq!(judge(&fabric, &reports), []);
+}
+
+/// Ports of a host in two planes, of which one has too few probes to be named by itself: it may be the NIC, unless the T0 switch explains it there.
+#[test]
+fn a_port_is_not_named_while_it_may_be_the_nic() {
+    let fabric = fabric((2, 2, 2), (1, 0), 2);
+    let with = |host_1_sees: u32, few_lost: u32| {
+        let mut reports = reports(&fabric, |path| match (path.host, path.plane()) {
+            (0, Some(0)) => 1_000,
+            (1, Some(1)) => host_1_sees,
+            _ => 0,
+        });
+        for path in reports[0].paths.iter_mut().filter(|path| path.top.plane() == Some(1)) {
+            path.counts = [Count { sent: 3, lost: few_lost }; 4];
+        }
+        judge(&fabric, &reports).into_iter().map(|finding| finding.components).collect::<Vec<_>>()
+    };
+    let port = vec![Component::Link((Node::Host(0), t0(0, 0)))];
+    assert_eq!(with(0, 3), Vec::<Vec<Component>>::new());
+    assert_eq!(with(0, 0), std::slice::from_ref(&port));
+    assert_eq!(with(1_000, 3), [port, vec![Component::Node(t0(1, 0))]]);
+}
+
 /// The plane that an agent's share lacks is no evidence; nor is an agent that does not report.
 #[test]
 fn who_does_not_report_is_not_accused() {
