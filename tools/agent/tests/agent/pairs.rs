@@ -132,3 +132,15 @@ fn faults_of_the_same_time_are_not_others() {
     assert_eq!(lab.ever_named(), expected, "{}", lab.words());
     assert!(lab.named().is_empty(), "{}", lab.words());
 }
+
+/// Behind a dead port nothing is seen of a switch, so what the other agent sees may be the switch or its link.
+#[test]
+fn what_a_dead_port_hides_is_left_open() {
+    let mut lab = Lab::new(fabric((1, 2, 2), (1, 0), 1), 1);
+    let port = (spindrift_srv6::Node::Host(0), t0(0, 0));
+    lab.run(200 * MS);
+    lab.breaks = vec![Break::Cut(port), Break::Silent(t1(0, 0))];
+    lab.run(1_000 * MS);
+    let hidden = vec![Component::Link((t0(0, 1), t1(0, 0))), Component::Node(t1(0, 0))];
+    assert_eq!(lab.named(), [lab.alike(Component::Link(port)), hidden], "{}", lab.words());
+}
