@@ -539,6 +539,46 @@ impl Fabric {
         (plane < self.shape.planes).then(|| self.segment(Role::T0, plane, at.t0))
     }
 
+    /// The uSID of a node in a plane, as a carrier of it alone. Each switch below a T1 or T2 switch knows it by the number of the uplink, so
+    /// switches of several pods have the same one, and a host's is known to its T0 switch alone. `None` where there is no such node, or
+    /// where it has no port in the plane.
+    pub fn segment_of(&self, node: Node, plane: u8) -> Option<F3216> {
+        if !self.has(node) || plane >= self.shape.planes || node.plane().is_some_and(|of| of != plane) {
+            return None;
+        }
+        let (role, number) = match node {
+            Node::Host(host) => (Role::Host, self.hosts.get(usize::from(host))?.downlink),
+            Node::T0 { number, .. } => (Role::T0, number),
+            Node::T1 { number, .. } => (Role::T1, number % self.shape.t1),
+            Node::T2 { number, .. } => (Role::T2, number % self.shape.t2),
+        };
+        Some(self.segment(role, plane, number))
+    }
+
+    /// The switches of the next tier that a switch is joined to, in the order of its uplinks; none where there is no such node. Of a
+    /// dumbbell, the other T0 switch.
+    pub fn uplinks(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        let node = Some(node).filter(|&node| self.has(node));
+        let across = match node {
+            Some(Node::T0 { plane, number }) if self.shape.is_dumbbell() => {
+                Some(Node::T0 { plane, number: 1 - number })
+            }
+            _ => None,
+        };
+        node.into_iter().flat_map(|node| self.shape.above(node)).chain(across)
+    }
+
+    /// The pod of a switch of the lower tiers; `None` for a T2 switch, which is in none, and where there is no such node.
+    pub fn pod_of(&self, node: Node) -> Option<u16> {
+        match node {
+            _ if !self.has(node) => None,
+            Node::Host(host) => self.hosts.get(usize::from(host)).map(|at| self.shape.pod(at.t0)),
+            Node::T0 { number, .. } => Some(self.shape.pod(number)),
+            Node::T1 { number, .. } => Some(number / self.shape.t1),
+            Node::T2 { .. } => None,
+        }
+    }
+
     fn block(&self) -> u32 {
         (self.shape.block.addr().to_bits() >> (u128::BITS - u32::from(BLOCK_BITS))) as u32
     }

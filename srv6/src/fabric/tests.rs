@@ -284,6 +284,44 @@ fn who_is_not_there_has_no_path() {
     assert_eq!(walker.send(0, 0, &mut []).unwrap().end, End::Dropped(Dropped::NotIpv6));
 }
 
+/// A node's uSID is that of its own table, and its uplinks are the links that start there.
+#[test]
+fn segments_and_uplinks_are_those_of_the_tables() {
+    let place = |name: &str, t0| host(name, t0, 3);
+    let two_tiers = fabric(2, 4);
+    let shape = Shape { planes: 2, t0: 4, t1: 3, pods: 2, t2: 2, ..Shape::default() };
+    let three_tiers = Fabric::new(shape, vec![place("a", 0), place("b", 3)]).unwrap();
+    let shape = Shape { planes: 2, t0: 2, ..Shape::default() };
+    let dumbbell = Fabric::new(shape, vec![place("a", 0), place("b", 1)]).unwrap();
+    for fabric in [&two_tiers, &three_tiers, &dumbbell] {
+        for node in fabric.nodes() {
+            let planes = node.plane().map_or(0..fabric.shape().planes, |plane| plane..plane + 1);
+            let own: Vec<_> = planes.clone().map(|plane| fabric.segment_of(node, plane).unwrap()).collect();
+            let table: Vec<_> =
+                fabric.tables(node).segments.into_iter().map(|(segment, _)| segment).collect();
+            assert_eq!(own, table, "{node}");
+            assert_eq!(fabric.segment_of(node, planes.end.max(2)), None);
+            if let Some(plane) = node.plane() {
+                assert_eq!(fabric.segment_of(node, 1 - plane), None, "{node}");
+                let mut up: Vec<_> =
+                    fabric.links().filter(|&(lower, _)| lower == node).map(|(_, upper)| upper).collect();
+                if fabric == &dumbbell {
+                    up = vec![Node::T0 { plane, number: u16::from(node == Node::T0 { plane, number: 0 }) }];
+                }
+                assert_eq!(fabric.uplinks(node).collect::<Vec<_>>(), up, "{node}");
+            }
+        }
+        for nobody in [Node::Host(9), Node::T0 { plane: 0, number: 9 }, Node::T1 { plane: 2, number: 0 }] {
+            assert_eq!((fabric.segment_of(nobody, 0), fabric.pod_of(nobody)), (None, None));
+            assert_eq!(fabric.uplinks(nobody).count(), 0);
+        }
+    }
+    let pods: Vec<_> = ["a", "b", "p0-t0-1", "p0-t0-2", "p1-t1-2", "p1-t1-3", "p0-t2-0"]
+        .map(|name| three_tiers.pod_of(three_tiers.node(name).unwrap()))
+        .into();
+    assert_eq!(pods, [Some(0), Some(1), Some(0), Some(1), Some(0), Some(1), None]);
+}
+
 #[test]
 fn names_are_found_again() {
     let fabric = fabric(2, 4);

@@ -1,0 +1,415 @@
+//! Which components, with which loss, explain best what the probes saw.
+//!
+//! The model: each component `c` loses a packet that crosses it with probability `r_c`, independently, and every path a few more (noise).
+//! A probe of path `i` comes back with probability `S_i = (1 - noise) · Π (1 - r_c)^w` over the components of the path, each crossed `w` times, so the
+//! log-likelihood of `n_i` probes of which `k_i` were lost is `Σ k_i ln(1 - S_i) + (n_i - k_i) ln S_i`. With `x_c = -ln(1 - r_c)` it is concave in
+//! all `x_c` together, so raising one after the other to its best value finds the maximum.
+//!
+//! Components that the same paths cross are in one [`Group`]. A probe crosses each link of its path in both directions, the switch where it
+//! turns once, and those below twice. But what is down for a part of the time loses the same share of all: so a group has an entry for each
+//! way to count, once for all paths being one of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use spindrift_srv6::Fabric;
+
+use crate::{Component, Count, Path};
+
+/// Components that the same observed paths cross.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) components: Vec<Component>,
+    /// Places in [`Model::paths`], ascending.
+    pub(crate) paths: Vec<usize>,
+    /// How often each of these crosses a component.
+    weights: Vec<u8>,
+}
+
+/// The components that the same paths cross, and the ways to count how often.
+#[derive(Default)]
+struct Alike {
+    components: Vec<Component>,
+    weights: BTreeSet<Vec<u8>>,
+}
+
+/// What was seen in one plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) paths: Vec<(Path, Count)>,
+    pub(crate) groups: Vec<Group>,
+    /// Groups that a path with unusual loss crosses.
+    suspects: Vec<usize>,
+    /// `-ln(1 - noise)`.
+    noise_x: f64,
+    penalty: f64,
+}
+
+/// A set of groups with their loss.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fit {
+    /// Groups, and the `x` of each.
+    pub(crate) faults: Vec<(usize, f64)>,
+    /// By how much the log-likelihood is larger than without faults.
+    pub(crate) gain: f64,
+    /// The sum of `x` over the faults of each path that has any.
+    x: BTreeMap<usize, f64>,
+}
+
+/// Loss of a component that forwards nothing, as an `x`: 6 in a million packets pass.
+const MAX_X: f64 = 12.0;
+/// Halvings of the range of an `x`, which leave 1e-11 of it.
+const HALVINGS: usize = 40;
+/// Rounds over all faults of a fit, if it does not settle before.
+const ROUNDS: usize = 40;
+const SETTLED: f64 = 1e-7;
+/// Faults in one plane that are looked for.
+const MAX_FAULTS: usize = 8;
+/// A path is looked at if its loss is so much more likely (in nats) with a fault than without.
+const UNUSUAL: f64 = 3.0;
+/// Another explanation must be so much better (in nats) that it is no rounding.
+const BETTER: f64 = 0.1;
+
+/// The probability that a packet is lost.
+pub(crate) fn rate_of(x: f64) -> f64 {
+    -(-x).exp_m1()
+}
+
+/// The `x` of a loss.
+pub(crate) fn x_of(rate: f64) -> f64 {
+    (-(-rate.clamp(0.0, 1.0)).ln_1p()).min(MAX_X)
+}
+
+fn log_likelihood(count: Count, x: f64) -> f64 {
+    let (lost, returned) = (f64::from(count.lost), f64::from(count.sent - count.lost.min(count.sent)));
+    // 0 · ln 0 is 0.
+    let of_lost = if count.lost == 0 { 0.0 } else { lost * rate_of(x).ln() };
+    of_lost - returned * x
+}
+
+/// `n · KL(k/n ‖ p)`: by how many nats a loss of `k` of `n` is less likely with the probability `p` than with `k/n`. The probability of a loss so
+/// far from `p`, on the same side, is at most its negative exponential (Chernoff's bound of the binomial distribution).
+pub(crate) fn surprise(count: Count, p: f64) -> f64 {
+    if count.sent == 0 {
+        return 0.0;
+    }
+    let term = |k: f64, at: f64, p: f64| if k == 0.0 { 0.0 } else { k * (at / p).ln() };
+    let loss = count.loss();
+    let (n, p) = (f64::from(count.sent), p.clamp(1e-12, 1.0 - 1e-12));
+    term(n * loss, loss, p) + term(n * (1.0 - loss), 1.0 - loss, 1.0 - p)
+}
+
+/// Whether a path lost so much more than the noise that a component may be at fault.
+pub(crate) fn is_unusual(count: Count, noise: f64) -> bool {
+    count.loss() > noise && surprise(count, noise) > UNUSUAL
+}
+
+impl Model {
+    /// The paths of a plane. What the fabric has no path for is left out.
+    pub(crate) fn new(
+        fabric: &Fabric,
+        seen: impl Iterator<Item = (Path, Count)>,
+        noise: f64,
+        penalty: f64,
+    ) -> Self {
+        let mut paths = Vec::new();
+        let mut crossing: BTreeMap<Component, Vec<(usize, u8)>> = BTreeMap::new();
+        for (path, count) in seen.filter(|(_, count)| count.sent > 0) {
+            let Some(way) = path.way_up(fabric) else { continue };
+            let at = paths.len();
+            paths.push((path, count));
+            for pair in way.windows(2) {
+                let &[lower, upper] = pair else { continue };
+                let link = Component::Link((lower.min(upper), lower.max(upper)));
+                crossing.entry(link).or_default().push((at, 1));
+                let weight = if upper == path.top { 1 } else { 2 };
+                crossing.entry(Component::Node(upper)).or_default().push((at, weight));
+            }
+        }
+        let mut alike: BTreeMap<Vec<usize>, Alike> = BTreeMap::new();
+        for (component, crossed) in crossing {
+            let (paths, weights): (Vec<usize>, Vec<u8>) = crossed.into_iter().unzip();
+            let once = vec![1; paths.len()];
+            let alike = alike.entry(paths).or_default();
+            alike.components.push(component);
+            alike.weights.extend([once, weights]);
+        }
+        let groups = alike.into_iter().flat_map(|(paths, Alike { components, weights })| {
+            let group =
+                move |weights| Group { components: components.clone(), paths: paths.clone(), weights };
+            weights.into_iter().map(group)
+        });
+        let groups: Vec<_> = groups.collect();
+        let unusual: Vec<bool> = paths.iter().map(|&(_, count)| is_unusual(count, noise)).collect();
+        let is_unusual = |&at: &usize| unusual.get(at).copied().unwrap_or_default();
+        let suspects = (0..).zip(&groups).filter(|(_, group)| group.paths.iter().any(is_unusual));
+        let suspects = suspects.map(|(number, _)| number).collect();
+        Self { paths, groups, suspects, noise_x: x_of(noise), penalty }
+    }
+
+    pub(crate) fn group(&self, number: usize) -> Option<&Group> {
+        self.groups.get(number)
+    }
+
+    /// The agents of a group's paths, one for each path.
+    pub(crate) fn agents(&self, group: &Group) -> impl Iterator<Item = u16> {
+        group.paths.iter().filter_map(|&at| Some(self.paths.get(at)?.0.host))
+    }
+
+    /// The counts of a group's paths together.
+    pub(crate) fn through(&self, group: &Group) -> Count {
+        let counts = group.paths.iter().filter_map(|&at| self.paths.get(at));
+        counts.fold(Count::default(), |sum, &(_, count)| sum.plus(count))
+    }
+
+    /// The paths of a group: their counts, the `x` that other faults have on each, and how often it crosses the group.
+    fn paths_of<'a>(
+        &'a self,
+        number: usize,
+        fit: &'a Fit,
+        own_x: f64,
+    ) -> impl Iterator<Item = (Count, f64, f64)> + 'a {
+        self.crossed(number).filter_map(move |(at, weight)| {
+            let others = fit.x.get(&at).copied().unwrap_or_default() - weight * own_x;
+            Some((self.paths.get(at)?.1, self.noise_x + others.max(0.0), weight))
+        })
+    }
+
+    fn crossed(&self, number: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let group = self.groups.get(number);
+        let paths = group.into_iter().flat_map(|group| group.paths.iter().zip(&group.weights));
+        paths.map(|(&at, &weight)| (at, f64::from(weight)))
+    }
+
+    /// The most likely `x` of a group, all others as they are.
+    fn best_x(&self, number: usize, fit: &Fit, own_x: f64) -> f64 {
+        let paths: Vec<_> = self.paths_of(number, fit, own_x).collect();
+        // The derivative, which falls.
+        let rises_at = |x: f64| {
+            let slope = |&(count, others, weight): &(Count, f64, f64)| {
+                let lost = f64::from(count.lost.min(count.sent));
+                let passes = (-(others + weight * x)).exp();
+                weight * (lost * passes / (1.0 - passes) - (f64::from(count.sent) - lost))
+            };
+            paths.iter().map(slope).sum::<f64>() > 0.0
+        };
+        if !rises_at(0.0) {
+            return 0.0;
+        }
+        let (mut low, mut high) = (0.0, MAX_X);
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(low, high);
+            if rises_at(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
+    }
+
+    /// By how much a further fault would raise the log-likelihood, all others as they are.
+    fn gain_of(&self, number: usize, fit: &Fit) -> f64 {
+        let x = self.best_x(number, fit, 0.0);
+        let gain = |(count, others, weight): (Count, f64, f64)| {
+            log_likelihood(count, others + weight * x) - log_likelihood(count, others)
+        };
+        if x > 0.0 { self.paths_of(number, fit, 0.0).map(gain).sum() } else { 0.0 }
+    }
+
+    /// The most likely loss of each of these groups; that of a pinned one is given.
+    pub(crate) fn fit(&self, groups: &[usize], pinned: Option<(usize, f64)>) -> Fit {
+        let mut fit = Fit::default();
+        let start = |&number: &usize| (number, 0.0);
+        fit.faults =
+            groups.iter().filter(|&&number| pinned.is_none_or(|(pin, _)| pin != number)).map(start).collect();
+        if let Some((number, x)) = pinned {
+            self.raise(&mut fit, number, x);
+        }
+        for _ in 0..ROUNDS {
+            let mut moved = 0.0_f64;
+            for place in 0..fit.faults.len() {
+                let Some(&(number, old)) = fit.faults.get(place) else { break };
+                let new = self.best_x(number, &fit, old);
+                self.raise(&mut fit, number, new - old);
+                if let Some(fault) = fit.faults.get_mut(place) {
+                    fault.1 = new;
+                }
+                moved = moved.max((new - old).abs());
+            }
+            if moved < SETTLED || fit.faults.len() < 2 {
+                break;
+            }
+        }
+        fit.faults.extend(pinned);
+        let gain = |(at, x): (&usize, &f64)| {
+            let count = self.paths.get(*at)?.1;
+            Some(log_likelihood(count, self.noise_x + x.max(0.0)) - log_likelihood(count, self.noise_x))
+        };
+        fit.gain = fit.x.iter().filter_map(gain).sum();
+        fit
+    }
+
+    fn raise(&self, fit: &mut Fit, number: usize, by: f64) {
+        for (at, weight) in self.crossed(number) {
+            *fit.x.entry(at).or_default() += weight * by;
+        }
+    }
+
+    /// The other group that explains most beside a fit, and the log-likelihood's gain with it.
+    pub(crate) fn best_addition(&self, fit: &Fit, except: &[usize]) -> Option<(usize, f64)> {
+        // The entries of one group have the same paths.
+        let paths = |number: usize| self.groups.get(number).map(|group| &group.paths);
+        let is_other = |&number: &usize| !except.iter().any(|&not| paths(not) == paths(number));
+        let others = self.suspects.iter().copied().filter(is_other);
+        let mut others: Vec<(usize, f64)> =
+            others.map(|number| (number, self.most_of(number, fit))).collect();
+        // The first of equals stays first, so that the order of groups decides and not that of floating-point sums.
+        others.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut best: Option<(usize, f64)> = None;
+        for (number, most) in others {
+            if best.is_some_and(|(_, gain)| most <= gain) {
+                break;
+            }
+            let gain = self.gain_of(number, fit);
+            if best.is_none_or(|(_, so_far)| gain > so_far) {
+                best = Some((number, gain));
+            }
+        }
+        best.map(|(number, gain)| (number, fit.gain + gain))
+    }
+
+    /// No less than [`gain_of`](Self::gain_of), and sooner known: what the paths would gain if each had a loss of its own.
+    fn most_of(&self, number: usize, fit: &Fit) -> f64 {
+        let most = |(count, others, _): (Count, f64, f64)| {
+            if count.loss() > rate_of(others) { surprise(count, rate_of(others)) } else { 0.0 }
+        };
+        self.paths_of(number, fit, 0.0).map(most).sum()
+    }
+
+    /// The faults that explain best what was seen, each worth its penalty.
+    ///
+    /// Faults are added one by one, the one that explains most first. Then each is taken out, or replaced by what explains better without
+    /// it, if that is worth more: two lossy links of a switch look like the switch at first.
+    pub(crate) fn explain(&self) -> Fit {
+        let mut best = self.grow(Fit::default(), None);
+        for _ in 0..MAX_FAULTS {
+            let chosen = numbers(&best);
+            let without = |&out: &usize| self.grow(self.fit(&except(&chosen, out), None), Some(out));
+            let better = chosen.iter().map(without).find(|fit| self.worth(fit) > self.worth(&best) + BETTER);
+            let Some(better) = better else { break };
+            best = better;
+        }
+        best
+    }
+
+    /// Adds faults to a fit, all but one that is left out, as long as each is worth its penalty.
+    fn grow(&self, mut fit: Fit, left_out: Option<usize>) -> Fit {
+        while fit.faults.len() < MAX_FAULTS {
+            let chosen = numbers(&fit);
+            let not: Vec<_> = chosen.iter().copied().chain(left_out).collect();
+            let Some((next, gain)) = self.best_addition(&fit, &not) else { break };
+            if gain - fit.gain < self.penalty {
+                break;
+            }
+            fit = self.fit(&[&chosen[..], &[next]].concat(), None);
+        }
+        fit
+    }
+
+    fn worth(&self, fit: &Fit) -> f64 {
+        fit.gain - self.penalty * fit.faults.len() as f64
+    }
+
+    /// The groups that explain as much in the place of this one: given the other faults, nothing tells them apart. And by how many nats the fit
+    /// is more likely than the best one with any other group in its place.
+    pub(crate) fn rivals(&self, fit: &Fit, number: usize) -> (Vec<usize>, f64) {
+        let mut not = numbers(fit);
+        let rest = self.fit(&except(&not, number), None);
+        let mut equals = Vec::new();
+        loop {
+            let best = self.best_addition(&rest, &not);
+            match best {
+                Some((other, gain)) if fit.gain - gain < BETTER => {
+                    equals.push(other);
+                    not.push(other);
+                }
+                _ => return (equals, fit.gain - best.map_or(rest.gain, |(_, gain)| gain)),
+            }
+        }
+    }
+
+    /// Whether a path of a group lost clearly less, by so many nats, than the fit says: then something else is wrong, for which there is
+    /// no component.
+    pub(crate) fn contradicts(&self, fit: &Fit, group: &Group, nats: f64) -> bool {
+        group.paths.iter().any(|at| {
+            let count = self.paths.get(*at).map(|&(_, count)| count).unwrap_or_default();
+            let expected = rate_of(self.noise_x + fit.x.get(at).copied().unwrap_or_default().max(0.0));
+            count.loss() < expected && surprise(count, expected) > nats
+        })
+    }
+
+    /// By how many nats the fit is more likely than the best one in which this component loses `rate` alone.
+    pub(crate) fn excess(&self, fit: &Fit, number: usize, rate: f64) -> f64 {
+        fit.gain - self.fit(&numbers(fit), Some((number, x_of(rate)))).gain
+    }
+}
+
+fn numbers(fit: &Fit) -> Vec<usize> {
+    fit.faults.iter().map(|&(number, _)| number).collect()
+}
+
+fn except(chosen: &[usize], out: usize) -> Vec<usize> {
+    chosen.iter().copied().filter(|&number| number != out).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The probability that `lost` or more of `sent` are lost, each with probability `p`.
+    fn tail(count: Count, p: f64) -> f64 {
+        let (n, mut term, mut sum) = (f64::from(count.sent), (1.0 - p).powi(count.sent as i32), 0.0);
+        for k in 0..=count.sent {
+            if k >= count.lost {
+                sum += term;
+            }
+            term *= (n - f64::from(k)) / f64::from(k + 1) * p / (1.0 - p);
+        }
+        sum
+    }
+
+    /// Never less likely than the exact distribution says, and not much more likely.
+    #[test]
+    fn the_bound_is_on_the_safe_side_of_the_binomial_distribution() {
+        for (sent, lost, p) in [
+            (20, 10, 0.1),
+            (50, 43, 0.5),
+            (100, 3, 0.003),
+            (1_000, 30, 0.01),
+            (1_000, 11, 0.01),
+            (50, 50, 0.5),
+        ] {
+            let count = Count { sent, lost };
+            let (bound, exact) = ((-surprise(count, p)).exp(), tail(count, p));
+            assert!(bound >= exact * (1.0 - 1e-9), "{count:?} {p}: {bound} {exact}");
+            assert!(bound < exact * 30.0, "{count:?} {p}: {bound} {exact}");
+        }
+        assert!(surprise(Count { sent: 100, lost: 1 }, 0.01).abs() < 1e-12);
+        assert!(surprise(Count::default(), 0.01).abs() < 1e-12);
+        // Below as well as above, and at the ends.
+        let clean = surprise(Count { sent: 1_000, lost: 0 }, 0.01);
+        assert!((clean - 1_000.0 * 1.0 / 99.498_7).abs() < 0.01, "{clean}");
+        assert!(surprise(Count { sent: 10, lost: 10 }, 0.0).is_finite());
+        assert!(surprise(Count { sent: 10, lost: 0 }, 1.0).is_finite());
+    }
+
+    #[test]
+    fn rates_and_their_logarithms_agree() {
+        for rate in [0.0, 1e-9, 0.003, 0.5, 0.99] {
+            assert!((rate_of(x_of(rate)) - rate).abs() < 1e-12, "{rate}");
+        }
+        assert!(x_of(1.0) >= MAX_X && x_of(2.0) >= MAX_X && x_of(-1.0).abs() < 1e-12);
+        // Losses in a row: what passes one passes the other.
+        assert!((rate_of(x_of(0.1) + x_of(0.2)) - 0.28).abs() < 1e-12);
+    }
+}
