@@ -129,8 +129,8 @@ pub struct Locator {
     candidates: BTreeMap<Vec<Component>, (u64, u32)>,
     /// How many updates in a row did not name an open finding.
     missed: BTreeMap<Vec<Component>, u32>,
-    /// When findings closed.
-    closed: BTreeMap<Vec<Component>, u64>,
+    /// When components healed.
+    healed: BTreeMap<Vec<Component>, u64>,
 }
 
 /// Windows that are judged, with the least loss that they accuse anything of.
@@ -194,7 +194,7 @@ impl Locator {
             findings: Vec::new(),
             candidates: BTreeMap::new(),
             missed: BTreeMap::new(),
-            closed: BTreeMap::new(),
+            healed: BTreeMap::new(),
         }
     }
 
@@ -208,15 +208,37 @@ impl Locator {
     /// A finding opens when updates in a row name it, and closes as soon as shorter windows are clean, or when a number of updates does
     /// not name it.
     pub fn update(&mut self, now_ns: u64, fabric: &Fabric, view: &View) -> Vec<Change> {
-        self.closed.retain(|_, &mut closed_ns| now_ns.saturating_sub(closed_ns) <= LONGEST_NS);
-        let closed =
-            self.closed.iter().map(|(components, &closed_ns)| (components, now_ns.saturating_sub(closed_ns)));
-        let closed: Vec<_> = closed.collect();
-        let mut judged = judge(fabric, view, &self.settings, (&self.findings, &closed));
+        self.healed.retain(|_, &mut healed_ns| now_ns.saturating_sub(healed_ns) <= LONGEST_NS);
+        let ago = |(components, &healed_ns)| (components, now_ns.saturating_sub(healed_ns));
+        let healed: Vec<_> = self.healed.iter().map(ago).collect();
+        let mut judged = judge(fabric, view, &self.settings, (&self.findings, &healed));
         let mut changes = Vec::new();
+        let named: Vec<Component> =
+            judged.keys().filter_map(|components| components.first().copied()).collect();
+        let ends = |old: &Finding, missed: u32| {
+            // A longer window may name it still.
+            if has_healed(fabric, view, old) {
+                return Some(End::Healed);
+            }
+            let is_replaced = || is_replaced(fabric, view, old, &named);
+            (missed >= self.settings.release).then(|| if is_replaced() { End::Replaced } else { End::Healed })
+        };
+        let mut findings = Vec::new();
         for old in std::mem::take(&mut self.findings) {
-            self.keep(now_ns, old, &mut judged, &mut changes, |finding| has_healed(fabric, view, finding));
+            let new = judged.remove(&old.components);
+            let missed = self.missed.entry(old.components.clone()).or_default();
+            *missed = if new.is_some() { 0 } else { missed.saturating_add(1) };
+            if let Some(end) = ends(&old, *missed) {
+                if end == End::Healed {
+                    self.healed.insert(old.components.clone(), now_ns);
+                }
+                changes.push(Change::Closed(old));
+            } else {
+                let new = new.unwrap_or_else(|| old.clone());
+                findings.push(Finding { since_ns: old.since_ns, ..new });
+            }
         }
+        self.findings = findings;
         let mut candidates = BTreeMap::new();
         for (components, finding) in judged {
             let (since_ns, times) = self.candidates.get(&components).copied().unwrap_or((now_ns, 0));
@@ -233,33 +255,26 @@ impl Locator {
         self.missed.retain(|components, _| self.findings.iter().any(|open| open.components == *components));
         changes
     }
+}
 
-    /// Keeps an open finding with its new numbers, if there are any, or closes it.
-    fn keep(
-        &mut self,
-        now_ns: u64,
-        old: Finding,
-        judged: &mut BTreeMap<Vec<Component>, Finding>,
-        changes: &mut Vec<Change>,
-        has_healed: impl Fn(&Finding) -> bool,
-    ) {
-        let missed = self.missed.entry(old.components.clone()).or_default();
-        let new = judged.remove(&old.components);
-        // A longer window may name it still.
-        let has_healed = has_healed(&old);
-        *missed = if new.is_some() { 0 } else { missed.saturating_add(1) };
-        if has_healed || *missed >= self.settings.release {
-            self.closed.insert(old.components.clone(), now_ns);
-            changes.push(Change::Closed(old));
-        } else {
-            let new = new.unwrap_or_else(|| old.clone());
-            self.findings.push(Finding { since_ns: old.since_ns, ..new });
-        }
-    }
+/// Why a finding is no more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// The component is well.
+    Healed,
+    /// Something else explains the loss better.
+    Replaced,
+}
+
+/// Whether one of the named components is on a path over that of a finding.
+fn is_replaced(fabric: &Fabric, view: &View, old: &Finding, named: &[Component]) -> bool {
+    let Some(&component) = old.components.first() else { return false };
+    let mut paths = view.counts(Window::Fast).filter(|&(path, _)| crosses(fabric, path, component));
+    paths.any(|(path, _)| named.iter().any(|&other| crosses(fabric, path, other)))
 }
 
 /// What each window says, the shortest one first: that of a component is the one that counts. `open` is what was at fault at the last update,
-/// `closed` what was before, and how long ago.
+/// `healed` what was before, and how long ago.
 ///
 /// A longer window leaves out the paths over what a shorter one shows to lose most packets, and over what was at fault within the window: two
 /// faults at the same time, or one that began or ended in the window, would look like other ones there.
@@ -267,7 +282,7 @@ fn judge(
     fabric: &Fabric,
     view: &View,
     settings: &LocateSettings,
-    (open, closed): (&[Finding], &[(&Vec<Component>, u64)]),
+    (open, healed): (&[Finding], &[(&Vec<Component>, u64)]),
 ) -> BTreeMap<Vec<Component>, Finding> {
     let mut all: BTreeMap<Vec<Component>, Finding> = BTreeMap::new();
     for (window, least) in JUDGED {
@@ -277,7 +292,7 @@ fn judge(
             .chain(open)
             .filter(|finding| finding.fault.rate() > MOST && finding.evidence.window < window);
         let dead = found_dead.map(|finding| &finding.components);
-        let past = closed
+        let past = healed
             .iter()
             .filter(|(_, ago_ns)| *ago_ns <= window.span_ns())
             .map(|(components, _)| *components);

@@ -303,14 +303,10 @@ impl LinkRecord {
         if sent_ns >= self.returns.start_ns {
             self.returns.len = 0;
         }
-        if self.last_return_ns > sent_ns {
-            self.losses.len = 0;
-        } else {
-            if self.losses.len == 0 || self.last_return_ns > self.last_loss_ns {
-                self.losses = Run { len: 0, start_ns: sent_ns };
-            }
-            self.losses.len = self.losses.len.saturating_add(1);
+        if self.losses.len == 0 || self.last_return_ns > self.last_loss_ns {
+            self.losses = Run { len: 0, start_ns: sent_ns };
         }
+        self.losses.len = self.losses.len.saturating_add(1);
         self.last_loss_ns = sent_ns;
         let reached = below_ns.is_none_or(|below_ns| below_ns > self.losses.start_ns);
         if self.losses.len >= ROW && reached && self.state != LinkState::Down {

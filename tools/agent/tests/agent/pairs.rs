@@ -144,3 +144,18 @@ fn what_a_dead_port_hides_is_left_open() {
     let hidden = vec![Component::Link((t0(0, 1), t1(0, 0))), Component::Node(t1(0, 0))];
     assert_eq!(lab.named(), [lab.alike(Component::Link(port)), hidden], "{}", lab.words());
 }
+
+/// A name that a better one takes the place of says nothing about the paths: those count as before.
+#[test]
+fn names_that_are_replaced_hide_nothing() {
+    let mut lab = Lab::new(fabric((2, 4, 2), (2, 2), 2), 40_188);
+    let (link, t2) = ((t0(0, 2), t1(0, 2)), spindrift_srv6::Node::T2 { plane: 0, number: 1 });
+    lab.run(200 * MS);
+    lab.breaks = vec![Break::OneWay(link.0, link.1), Break::Silent(t2)];
+    lab.run(250 * MS);
+    for _ in 0..30 {
+        lab.run(10 * MS);
+        let expected = [vec![Component::Link(link)], vec![Component::Node(t2)]];
+        assert_eq!(lab.named(), expected, "{}", lab.words());
+    }
+}

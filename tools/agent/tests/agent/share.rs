@@ -87,6 +87,15 @@ fn shares_are_even() {
     assert_eq!(total, 2 * 2 * 64);
 }
 
+/// The link between the two T0 switches of a dumbbell is below the hosts of both.
+#[test]
+fn both_sides_of_a_dumbbell_probe_its_link() {
+    let fabric = fabric((1, 2, 0), (1, 0), 2);
+    let link = (Node::T0 { plane: 0, number: 0 }, Node::T0 { plane: 0, number: 1 });
+    assert_eq!(candidates(&fabric, link, None), [0, 1, 2, 3]);
+    assert_eq!(candidates(&fabric, link, Some(&[3, 9])), [3]);
+}
+
 /// Hosts and switches that there are not, from an older topology perhaps, have no part in it.
 #[test]
 fn who_is_not_there_has_no_share() {

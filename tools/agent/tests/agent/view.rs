@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use spindrift_agent::{
-    Agent, AgentError, AgentSettings, Component, Count, Evidence, Fault, Finding, LocateSettings, Locator,
-    Path, PathReport, Report, View, Window,
+    Agent, AgentError, AgentSettings, Change, Component, Count, Evidence, Fault, Finding, LocateSettings,
+    Locator, Path, PathReport, Report, View, Window,
 };
 use spindrift_srv6::{Fabric, Node};
 
@@ -95,6 +95,32 @@ fn a_young_agent_accuses_no_port_of_a_burst() {
     };
     assert_eq!([1, 3, 6, 10].map(|seconds| found(reports(&fabric, port), seconds)), [0, 0, 1, 1]);
     assert_eq!(found(reports(&fabric, link), 1), 1);
+}
+
+/// Agents that fall silent take nothing back at once: their finding closes after 20 updates that do not name it.
+#[test]
+fn what_is_no_more_named_closes_after_a_while() {
+    let fabric = fabric((1, 2, 2), (1, 0), 2);
+    let link = (t0(0, 0), t1(0, 0));
+    let reports = reports(&fabric, |path| if path.link(&fabric) == Some(link) { 1_000 } else { 0 });
+    let mut locator = Locator::new(LocateSettings::default());
+    let view = View::new(&reports);
+    assert_eq!(locator.update(0, &fabric, &view), []);
+    assert!(matches!(&locator.update(1, &fabric, &view)[..], [Change::Opened(_)]));
+    for now_ns in 2..21 {
+        assert_eq!(locator.update(now_ns, &fabric, &View::default()), []);
+        assert_eq!(locator.findings().len(), 1);
+    }
+    // Named again, the count starts again.
+    assert_eq!(locator.update(21, &fabric, &view), []);
+    for now_ns in 22..41 {
+        assert_eq!(locator.update(now_ns, &fabric, &View::default()), []);
+    }
+    let closed = locator.update(41, &fabric, &View::default());
+    assert!(
+        matches!(&closed[..], [Change::Closed(finding)] if finding.components == [Component::Link(link)])
+    );
+    assert_eq!(locator.findings(), []);
 }
 
 /// Loss that was in the last ten seconds and not in the last one has ended.
