@@ -51,6 +51,7 @@ mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
+pub mod tunnel;
 pub mod udp;
 
 use std::net::IpAddr;

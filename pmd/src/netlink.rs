@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
     NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
+};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -136,6 +138,15 @@ pub enum Event {
     Lost,
 }
 
+/// A request about an address that is alone in its prefix.
+fn address_message(interface: u32, ip: Ipv6Addr) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    (message.header.family, message.header.prefix_len) = (AddressFamily::Inet6, 128);
+    message.header.index = interface;
+    message.attributes.push(AddressAttribute::Address(IpAddr::V6(ip)));
+    message
+}
+
 impl Netlink {
     /// Opens it in the network namespace of the calling thread.
     ///
@@ -179,6 +190,23 @@ impl Netlink {
             _ => None,
         });
         Ok(addresses.collect())
+    }
+
+    /// Gives an interface an address for what is sent to it: the kernel never chooses it as a source, and asks nobody else for it. One that it
+    /// has already stays.
+    pub(crate) fn add_receiving_address(&mut self, interface: u32, ip: Ipv6Addr) -> io::Result<()> {
+        let mut message = address_message(interface, ip);
+        let mut lifetimes = CacheInfo::default();
+        (lifetimes.ifa_preferred, lifetimes.ifa_valid) = (0, u32::MAX);
+        message.attributes.push(AddressAttribute::CacheInfo(lifetimes));
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        self.ask(flags, Message::NewAddress(message)).map(drop)
+    }
+
+    /// Takes an address from an interface.
+    pub(crate) fn remove_address(&mut self, interface: u32, ip: Ipv6Addr) -> io::Result<()> {
+        self.ask(NLM_F_ACK, Message::DelAddress(address_message(interface, ip))).map(drop)
     }
 
     /// The addresses of an interface that others can send to, those of the widest scope first.

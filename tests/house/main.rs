@@ -111,6 +111,7 @@ fn unsafe_stays_in_its_places() {
         "pmd/dpdk/src",
         "tools/fabric/src",
         "tools/agent/src",
+        "tools/agentd/src",
         "tools/capi/src",
         "tools/programs/src",
         "tools/spindrift/src",

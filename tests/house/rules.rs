@@ -33,6 +33,7 @@ const UNSAFE: &[&str] = &[
     "pmd/src/device.rs",
     "pmd/src/fork.rs",
     "pmd/src/testing/child.rs",
+    "pmd/src/tunnel/sys.rs",
     "pmd/src/udp/sys.rs",
     "pmd/bpf/src/sys.rs",
     "pmd/af_xdp/src/queue.rs",

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests")]
 
 mod paths;
+mod tunnel;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! The `spindrift` command: benchmarks, a packet dissector and tools for the Spindrift transport.
 
+mod agent;
 mod bench;
 mod config;
 mod ctl;
@@ -73,6 +74,7 @@ enum Command {
     #[command(hide = true)]
     EnterView(launch::EnterArgs),
     Path(path::PathArgs),
+    Agent(agent::AgentArgs),
     Ctl(ctl::CtlArgs),
     Lab(lab::LabArgs),
     // The former name, accepted for one version.
@@ -135,7 +137,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Pump(args) => Some(args.verbosity()),
         Command::Ports(args) => Some(args.verbosity()),
         // The first has its own `-v`, about packets; in the others the transport does nothing.
-        Command::Dissect(_) | Command::Path(_) | Command::Ctl(_) | Command::Lab(_) => {
+        Command::Agent(_) | Command::Dissect(_) | Command::Path(_) | Command::Ctl(_) | Command::Lab(_) => {
             Some(Verbosity::default())
         }
 
@@ -161,6 +163,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
         Command::Path(args) => path::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Ctl(args) => ctl::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),

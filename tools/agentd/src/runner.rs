@@ -1,0 +1,276 @@
+//! The loop of an agent: sends the probes that are due, takes those that have come back, and tells what has changed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spindrift_agent::{
+    Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, PAYLOAD_LEN, ProbeCounters, View,
+    probe_address,
+};
+use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
+use spindrift_srv6::Fabric;
+
+use crate::frame::{self, Template};
+use crate::snapshot::{FindingReport, Plane, Probes, Scene, Snapshot};
+
+/// How often faults are located.
+const LOCATE_NS: u64 = 50_000_000;
+/// How often what the agent knows is published.
+const PUBLISH_NS: u64 = 250_000_000;
+/// Packets that are taken from a port before the others have their turn.
+const BURST: usize = 256;
+/// Longest packet that is looked at: a probe, and padding.
+const PACKET: usize = 256;
+
+/// An agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunnerError {
+    /// Its settings do not fit.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A port of its host cannot be used.
+    #[error("plane {plane}: {error}")]
+    Port {
+        /// The plane.
+        plane: u8,
+        /// Why.
+        error: TunnelError,
+    },
+    /// The topology lacks an address.
+    #[error("plane {0}: the topology has no address of the host there")]
+    NoAddress(u8),
+    /// The kernel does not let it wait.
+    #[error("cannot wait for packets: {0}")]
+    Wait(io::Error),
+}
+
+/// What is told of at once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A component is at fault.
+    Opened(FindingReport),
+    /// One that was lossy is down, or the other way round; the time is that of the change.
+    Changed(FindingReport, f64),
+    /// It is not any more; the time is that of its end.
+    Closed(FindingReport, f64),
+}
+
+/// What an agent knows, for other threads.
+#[derive(Debug, Default)]
+pub struct Published(Mutex<Arc<Snapshot>>);
+
+impl Published {
+    /// The latest.
+    pub fn get(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, snapshot: Snapshot) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+}
+
+struct Port {
+    socket: TunnelSocket,
+    inner: Ipv6Addr,
+    shown: Plane,
+}
+
+/// An agent on this host.
+pub struct Runner {
+    fabric: Fabric,
+    agent: Agent,
+    ports: Vec<Port>,
+    /// Of each path.
+    templates: Vec<Template>,
+    began: Instant,
+    epoch: f64,
+    unsent: u64,
+    /// The findings that were told of, and whether they were said to be down.
+    told: BTreeMap<Vec<Component>, bool>,
+    published: Arc<Published>,
+}
+
+impl Runner {
+    /// Opens the ports of a host, which must be this one. `seed` is from a cryptographic source.
+    ///
+    /// # Errors
+    /// The settings, or an address that is not this host's, by name.
+    pub fn open(
+        fabric: Fabric,
+        host: u16,
+        settings: AgentSettings,
+        seed: [u8; 32],
+    ) -> Result<Self, RunnerError> {
+        let agent = Agent::new(&fabric, host, None, settings, (seed, 0))?;
+        let mut ports = Vec::new();
+        for plane in 0..fabric.shape().planes {
+            let outer = fabric.address(host, plane).ok_or(RunnerError::NoAddress(plane))?;
+            let inner = probe_address(&fabric, host, plane).ok_or(RunnerError::NoAddress(plane))?;
+            let socket = TunnelSocket::open(outer, inner, frame::PROBE_PORT)
+                .map_err(|error| RunnerError::Port { plane, error })?;
+            let shown = Plane {
+                plane,
+                interface: socket.interface().to_owned(),
+                address: outer.to_string(),
+                probe_address: inner.to_string(),
+            };
+            ports.push((Port { socket, inner, shown }, outer));
+        }
+        let templates = agent.plan().routes().filter_map(|route| {
+            let (port, outer) = ports.get(usize::from(route.plane))?;
+            Some(Template::new(route, *outer, port.inner))
+        });
+        let templates = templates.collect();
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let ports = ports.into_iter().map(|(port, _)| port).collect();
+        let published = Arc::new(Published::default());
+        let (told, began) = (BTreeMap::new(), Instant::now());
+        let runner = Self { fabric, agent, ports, templates, began, epoch, unsent: 0, told, published };
+        runner.publish(0);
+        Ok(runner)
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// What it knows, for other threads.
+    pub fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.published)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Probes until `stop` says so; it is asked at least ten times a second.
+    ///
+    /// # Errors
+    /// The kernel's, while it waits.
+    pub fn run(&mut self, stop: impl Fn() -> bool, mut tell: impl FnMut(Event)) -> Result<(), RunnerError> {
+        let (mut locate_at, mut publish_at) = (LOCATE_NS, PUBLISH_NS);
+        while !stop() {
+            self.receive();
+            let now_ns = self.now_ns();
+            while self.agent.on_timeout(now_ns) {}
+            self.send(now_ns);
+            if now_ns >= locate_at {
+                locate_at = now_ns + LOCATE_NS;
+                let changes = self.agent.locate(now_ns, &self.fabric, View::default());
+                for change in &changes {
+                    tell(self.event(change, now_ns));
+                }
+                self.tell_changed(now_ns, &mut tell);
+            }
+            if now_ns >= publish_at {
+                publish_at = now_ns + PUBLISH_NS;
+                self.publish(now_ns);
+            }
+            let due = self.agent.next_timeout().min(locate_at).min(publish_at);
+            self.wait(due.saturating_sub(self.now_ns()))?;
+        }
+        self.publish(self.now_ns());
+        Ok(())
+    }
+
+    /// Tells of findings that have become better or worse since they were told of.
+    fn tell_changed(&mut self, now_ns: u64, tell: &mut impl FnMut(Event)) {
+        let is_down = |finding: &Finding| matches!(finding.fault, Fault::Down);
+        let findings = self.agent.locator().findings();
+        for finding in findings {
+            let before = self.told.get(&finding.components).copied();
+            if before.is_some_and(|before| before != is_down(finding)) {
+                let scene = self.scene();
+                tell(Event::Changed(scene.finding(finding), scene.time(now_ns)));
+            }
+        }
+        let told = findings.iter().map(|finding| (finding.components.clone(), is_down(finding)));
+        self.told = told.collect();
+    }
+
+    fn receive(&mut self) {
+        let mut buffer = [0; PACKET];
+        for (plane, port) in (0..).zip(&self.ports) {
+            for _ in 0..BURST {
+                let Ok(len) = port.socket.receive(&mut buffer) else { break };
+                let packet = buffer.get(..len.min(PACKET)).unwrap_or_default();
+                // What is no probe is counted as malformed, by the agent.
+                let payload = frame::payload(packet, port.inner).unwrap_or_default();
+                let _ = self.agent.on_return(self.began.elapsed().as_nanos() as u64, plane, payload);
+            }
+        }
+    }
+
+    fn send(&mut self, now_ns: u64) {
+        while let Some(probe) = self.agent.poll(now_ns) {
+            let plane = self.agent.plan().route(probe.path).map(|route| route.plane);
+            let port = plane.and_then(|plane| self.ports.get(usize::from(plane)));
+            let Some((port, template)) = port.zip(self.templates.get(probe.path)) else { continue };
+            // It is lost then: a port without carrier takes none.
+            if port.socket.send(&template.packet(probe.payload), template.to()).is_err() {
+                self.unsent += 1;
+            }
+        }
+    }
+
+    /// Waits for a packet, at most so long.
+    fn wait(&self, ns: u64) -> Result<(), RunnerError> {
+        let mut fds: Vec<_> =
+            self.ports.iter().map(|port| PollFd::new(&port.socket, PollFlags::IN)).collect();
+        let wait = Duration::from_nanos(ns.min(100_000_000));
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        match poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(RunnerError::Wait(error.into())),
+        }
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene { fabric: &self.fabric, epoch: self.epoch }
+    }
+
+    fn event(&self, change: &Change, now_ns: u64) -> Event {
+        let scene = self.scene();
+        match change {
+            Change::Opened(finding) => Event::Opened(scene.finding(finding)),
+            Change::Closed(finding) => Event::Closed(scene.finding(finding), scene.time(now_ns)),
+        }
+    }
+
+    fn publish(&self, now_ns: u64) {
+        let scene = self.scene();
+        let prober = self.agent.prober();
+        let host = spindrift_srv6::Node::Host(self.agent.plan().host());
+        self.published.set(Snapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host: self.fabric.name(host),
+            time: scene.time(now_ns),
+            started: self.epoch,
+            interval_ns: prober.settings().interval_ns,
+            upper_interval_ns: prober.upper_interval_ns(),
+            probes: probes(prober.counters(), self.unsent),
+            planes: self.ports.iter().map(|port| port.shown.clone()).collect(),
+            links: scene.links(&self.agent, now_ns),
+            findings: self.agent.locator().findings().iter().map(|finding| scene.finding(finding)).collect(),
+        });
+    }
+}
+
+fn probes(counters: &ProbeCounters, unsent: u64) -> Probes {
+    let ProbeCounters { tx_probes, rx_returned, lost, void, skipped, .. } = *counters;
+    let refused = counters.rx_malformed
+        + counters.rx_foreign
+        + counters.rx_unknown
+        + counters.rx_forged
+        + counters.rx_duplicate
+        + counters.rx_late;
+    Probes { sent: tx_probes, returned: rx_returned, lost, void, skipped, unsent, refused }
+}
+
+const _: () = assert!(frame::LEN <= PACKET && PAYLOAD_LEN < PACKET, "a probe fits into the buffer");

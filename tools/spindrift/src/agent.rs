@@ -1,0 +1,363 @@
+//! `spindrift agent`: probes the links of a fabric from this host, and shows what an agent knows.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use rand::TryRng as _;
+use rand::rngs::SysRng;
+use serde_json::{Value as Json, json};
+use spindrift_agent::{AgentSettings, Plan, ProbeSettings, SharePolicy};
+use spindrift_agentd::http::Server;
+use spindrift_agentd::runner::{Event, Runner, RunnerError};
+use spindrift_agentd::snapshot::{FindingReport, Link, Loss, Part, Snapshot};
+use spindrift_pmd::route::local_addresses;
+use spindrift_pmd::tunnel::TunnelError;
+use spindrift_srv6::Fabric;
+
+use crate::output::print_line;
+use crate::stop::Stop;
+use crate::topology;
+use crate::units::parse_duration;
+use crate::usage::usage;
+
+/// Where the agent of this host shows what it knows.
+const ADDRESS: &str = "127.0.0.1:9467";
+/// How long an agent may take to reply.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most probes of an interval that are sent without being asked for.
+const USUAL_PROBES: usize = 64;
+
+/// Probes every link of a fabric with source-routed packets, and names the component that loses them
+#[derive(Args, Debug)]
+pub(crate) struct AgentArgs {
+    #[command(subcommand)]
+    command: AgentCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum AgentCommand {
+    /// Probes from this host until Ctrl-C, and prints what changes
+    Run(RunArgs),
+    /// Shows the links that the agent of this host probes, and the faults that it knows of
+    Status {
+        #[command(flatten)]
+        from: From,
+        /// Print one JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Says what the agent of this host knows of a link, a switch or a host
+    Explain {
+        /// h1:p0-t0-0 for a link, p0-t1-3 for a switch, h1 for a host
+        #[arg(value_name = "COMPONENT")]
+        component: String,
+        #[command(flatten)]
+        from: From,
+    },
+}
+
+#[derive(Args, Debug)]
+struct From {
+    /// Where the agent listens
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
+    agent: SocketAddr,
+}
+
+#[derive(Args, Debug)]
+struct RunArgs {
+    /// Topology file (examples: configs/lab/)
+    #[arg(short, long, value_name = "FILE")]
+    topology: PathBuf,
+    /// The host of the file that this one is [default: the one whose addresses this host has]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Each T0 switch of the host is probed once in this time, 100us to 10s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1ms")]
+    interval: Duration,
+    /// Probes in each interval: one for each T0 switch, the others for the links above in turn [default: one for each
+    /// link, at most 64]
+    #[arg(long, value_name = "N")]
+    probes: Option<u32>,
+    /// A probe that has not come back in this time is lost, 100us to 250ms
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20ms")]
+    timeout: Duration,
+    /// Where the HTTP interface listens, a loopback address; or none
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
+    listen: String,
+    /// Stops after this time [default: never]
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Print one JSON object per line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &AgentArgs) -> Result<()> {
+    match &args.command {
+        AgentCommand::Run(args) => probe(args),
+        AgentCommand::Status { from, json } => status(&fetch(from)?, *json),
+        AgentCommand::Explain { component, from } => explain(&fetch(from)?, component),
+    }
+}
+
+/// The number of the host that this one is.
+fn own_host(fabric: &Fabric, name: Option<&String>) -> Result<u16> {
+    if let Some(name) = name {
+        let there_are = || topology::hosts_there_are(fabric);
+        return fabric
+            .host(name)
+            .ok_or_else(|| usage(format!("--host {name}: no such host; {}", there_are())));
+    }
+    let local = local_addresses().context("cannot list the local addresses")?;
+    let is_local = |host: &u16| {
+        let address = fabric.address(*host, 0).map(IpAddr::V6);
+        local.iter().any(|local| Some(local.ip) == address)
+    };
+    (0..fabric.hosts().len() as u16).find(is_local).ok_or_else(|| {
+        usage("this host has no address of a host of the topology; name the host with --host, or add its addresses")
+    })
+}
+
+fn settings(args: &RunArgs, fabric: &Fabric, host: u16) -> Result<AgentSettings> {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let plan = Plan::new(fabric, host, None, SharePolicy::default())?;
+    let usual = plan.routes().count().min(USUAL_PROBES).max(plan.lower().len() + 1);
+    let probe = ProbeSettings {
+        interval_ns: ns(args.interval),
+        probes_per_interval: args.probes.unwrap_or(usual as u32),
+        timeout_ns: ns(args.timeout),
+        ..ProbeSettings::default()
+    };
+    probe.check(plan.lower().len()).map_err(|error| usage(error.to_string()))?;
+    Ok(AgentSettings { probe, ..AgentSettings::default() })
+}
+
+fn listen(args: &RunArgs) -> Result<Option<SocketAddr>> {
+    if args.listen == "none" {
+        return Ok(None);
+    }
+    let parsed = args.listen.parse();
+    parsed.map(Some).map_err(|_| {
+        usage(format!("--listen {}: write an address and port, such as {ADDRESS}, or none", args.listen))
+    })
+}
+
+fn probe(args: &RunArgs) -> Result<()> {
+    let fabric = topology::load(&args.topology)?;
+    let host = own_host(&fabric, args.host.as_ref())?;
+    let settings = settings(args, &fabric, host)?;
+    let listen = listen(args)?;
+    let mut seed = [0; 32];
+    SysRng.try_fill_bytes(&mut seed).context("the system gives no random numbers")?;
+    let opened = Runner::open(fabric, host, settings, seed);
+    let mut runner = opened.map_err(|error| match error {
+        RunnerError::Port { error: TunnelError::NotLocal(_), .. } => {
+            usage(format!("{error}; or is this another host of the topology? (--host)"))
+        }
+        error => error.into(),
+    })?;
+    let server = listen.map(|address| Server::start(address, runner.published())).transpose()?;
+    let stop = Stop::on_ctrl_c()?;
+    begin(args, &runner, server.as_ref());
+    let until = args.duration.map(|time| Instant::now() + time);
+    runner.run(
+        || stop.check().is_err() || until.is_some_and(|until| Instant::now() >= until),
+        |event| print_line(&if args.json { event_json(&event).to_string() } else { event_text(&event) }),
+    )?;
+    end(args, &runner.published().get());
+    Ok(())
+}
+
+fn begin(args: &RunArgs, runner: &Runner, server: Option<&Server>) {
+    if args.json {
+        return;
+    }
+    let known = runner.published().get();
+    let planes = known.planes.iter().map(|plane| plane.interface.as_str()).collect::<Vec<_>>().join(", ");
+    let links = known.links.len() - known.planes.len();
+    let (lower, upper) =
+        (Duration::from_nanos(known.interval_ns), Duration::from_nanos(known.upper_interval_ns));
+    print_line(&format!(
+        "{} probes {} T0 switches by {planes} every {lower:?}, and {links} links above every {upper:?}.",
+        known.host,
+        known.planes.len()
+    ));
+    if let Some(server) = server {
+        let agent = if server.address().to_string() == ADDRESS {
+            String::new()
+        } else {
+            format!(" --agent {}", server.address())
+        };
+        print_line(&format!(
+            "`spindrift agent status{agent}` shows them. Metrics: http://{}/metrics",
+            server.address()
+        ));
+    }
+}
+
+fn end(args: &RunArgs, known: &Snapshot) {
+    if args.json {
+        print_line(&json!({ "event": "end", "status": known }).to_string());
+    } else {
+        print_line(&probes(known));
+    }
+}
+
+/// A time of day.
+fn time(seconds: f64) -> String {
+    let since = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let time = UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+fn names(parts: &[Part]) -> String {
+    let names = parts.iter().map(|part| format!("{} {}", part.kind, part.name));
+    names.collect::<Vec<_>>().join(" or ")
+}
+
+fn event_text(event: &Event) -> String {
+    match event {
+        Event::Opened(finding) => format!("{}  FAULT   {}", time(finding.since), finding.text),
+        Event::Changed(finding, at) => format!("{}  CHANGED {}", time(*at), finding.text),
+        Event::Closed(finding, at) => {
+            let lasted =
+                humantime::format_duration(Duration::from_millis(((at - finding.since) * 1e3) as u64));
+            format!("{}  HEALED  {}, after {lasted}", time(*at), names(&finding.components))
+        }
+    }
+}
+
+fn event_json(event: &Event) -> Json {
+    match event {
+        Event::Opened(finding) => json!({ "event": "fault", "time": finding.since, "finding": finding }),
+        Event::Changed(finding, at) => json!({ "event": "changed", "time": at, "finding": finding }),
+        Event::Closed(finding, at) => json!({ "event": "healed", "time": at, "finding": finding }),
+    }
+}
+
+/// What the agent there knows.
+fn fetch(from: &From) -> Result<Snapshot> {
+    let url = format!("http://{}/api/v1/status", from.agent);
+    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
+    let reply = agent.get(&url).call().with_context(|| {
+        format!(
+            "no agent replies at {}; start one with `spindrift agent run`, or name its address with --agent",
+            from.agent
+        )
+    })?;
+    reply.into_body().read_json().with_context(|| format!("what {url} says is not the status of an agent"))
+}
+
+fn probes(known: &Snapshot) -> String {
+    let probes = &known.probes;
+    let mut line =
+        format!("probes: {} sent, {} returned, {} lost", probes.sent, probes.returned, probes.lost);
+    let rest = [
+        (probes.void, "of unknown end"),
+        (probes.skipped, "skipped"),
+        (probes.unsent, "refused by the kernel"),
+        (probes.refused, "packets that are no returns"),
+    ];
+    for (number, what) in rest.into_iter().filter(|(number, _)| *number > 0) {
+        let _ = write!(line, ", {number} {what}");
+    }
+    line
+}
+
+fn percent(loss: &Loss) -> String {
+    match loss.sent {
+        0 => "-".to_owned(),
+        _ if loss.net == 0.0 => "0 %".to_owned(),
+        _ => format!("{:.2} %", loss.net * 100.0),
+    }
+}
+
+fn row(link: &Link) -> String {
+    let rtt =
+        |ns: u64| if link.rtt.samples == 0 { "-".to_owned() } else { format!("{:.1} us", ns as f64 / 1e3) };
+    format!(
+        "{:<28} {:<8} {:>9} {:>9} {:>9} {:>11} {:>11} {:>6}",
+        format!("{}:{}", link.lower, link.upper),
+        link.state,
+        percent(&link.loss_1s),
+        percent(&link.loss_10s),
+        percent(&link.loss_5min),
+        rtt(link.rtt.p50_ns),
+        rtt(link.rtt.p99_ns),
+        link.flaps,
+    )
+}
+
+fn header() -> String {
+    format!(
+        "{:<28} {:<8} {:>9} {:>9} {:>9} {:>11} {:>11} {:>6}",
+        "link", "state", "loss 1s", "10s", "5min", "rtt p50", "p99", "flaps"
+    )
+}
+
+fn status(known: &Snapshot, json: bool) -> Result<()> {
+    if json {
+        let mut object = serde_json::to_value(known)?;
+        if let Some(object) = object.as_object_mut() {
+            object.insert("command".to_owned(), "agent status".into());
+        }
+        print_line(&object.to_string());
+        return Ok(());
+    }
+    let up = humantime::format_duration(Duration::from_secs((known.time - known.started) as u64));
+    print_line(&format!("{}, up {up}; {}", known.host, probes(known)));
+    print_line("");
+    print_line(&header());
+    known.links.iter().for_each(|link| print_line(&row(link)));
+    print_line("");
+    if known.findings.is_empty() {
+        print_line("No component is at fault.");
+    }
+    known
+        .findings
+        .iter()
+        .for_each(|finding| print_line(&format!("since {}: {}", time(finding.since), finding.text)));
+    Ok(())
+}
+
+/// Whether a component has this name, a link in either direction.
+fn is_called(part: &Part, name: &str) -> bool {
+    let turned = name.split_once(':').map(|(a, b)| format!("{b}:{a}"));
+    part.name == name || Some(&part.name) == turned.as_ref()
+}
+
+fn explain(known: &Snapshot, name: &str) -> Result<()> {
+    let of_name = |finding: &&FindingReport| finding.components.iter().any(|part| is_called(part, name));
+    let findings: Vec<_> = known.findings.iter().filter(of_name).collect();
+    let touches = |link: &&Link| {
+        let whole = Part { kind: String::new(), name: format!("{}:{}", link.lower, link.upper) };
+        is_called(&whole, name) || link.lower == name || link.upper == name
+    };
+    let links: Vec<_> = known.links.iter().filter(touches).collect();
+    if findings.is_empty() && links.is_empty() {
+        bail!(
+            "{name}: the agent of {} probes no such component; `spindrift agent status` lists its links",
+            known.host
+        );
+    }
+    for finding in &findings {
+        print_line(&format!("since {}: {}", time(finding.since), finding.text));
+    }
+    if findings.is_empty() {
+        print_line(&format!("{name} is not at fault, as far as {} can tell.", known.host));
+    }
+    print_line("");
+    print_line(&header());
+    for link in links {
+        print_line(&row(link));
+        for transition in &link.transitions {
+            let state = if transition.up { "up" } else { "down" };
+            print_line(&format!("    {} {state}", time(transition.time)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! `spindrift agent` on a host of a lab: faults of the lab's links and switches, by name. Needs root, `ip` and network namespaces; without them
+//! the tests say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "tests that are skipped say so")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::process::ChildStdout;
+use std::time::Instant;
+
+use serde_json::Value;
+use spindrift_pmd::testing::within;
+use support::lab::{KINDS, Lab, PATIENCE, config};
+use support::{Running, end_of, spindrift, stderr, stdout};
+
+/// An agent in a lab, and what it prints.
+struct Agent<'a> {
+    lab: &'a Lab,
+    host: &'static str,
+    running: Running,
+    lines: BufReader<ChildStdout>,
+}
+
+impl<'a> Agent<'a> {
+    fn start(lab: &'a Lab, host: &'static str, topology: &str) -> Self {
+        let topology = config(topology);
+        let args = ["agent", "run", "-t", &topology, "--interval", "10ms", "--json"];
+        let mut running = Running::start(&mut lab.spindrift(host, &args));
+        let lines = BufReader::new(running.child().stdout.take().unwrap());
+        let agent = Self { lab, host, running, lines };
+        // Until all is known to be well.
+        agent.until(|status| links(status).all(|link| link["state"] == "up"));
+        agent
+    }
+
+    fn status(&self) -> Option<Value> {
+        let output = self.lab.spindrift(self.host, &["agent", "status", "--json"]).output().unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    #[track_caller]
+    fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            match self.status() {
+                Some(status) if holds(&status) => return status,
+                status => assert!(began.elapsed() < PATIENCE, "{status:?}"),
+            }
+        }
+    }
+
+    /// The next event of this kind. Others may come before it: a fault is often lossy before it is down.
+    #[track_caller]
+    fn event(&mut self, kind: &str) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the agent has ended");
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["event"] == kind {
+                return event;
+            }
+        }
+    }
+
+    /// Ends it as a user would, and returns the last thing that it says.
+    fn end(mut self) -> Value {
+        let pid = self.running.child().id().to_string();
+        assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let end = self.event("end");
+        let output = end_of(self.running, PATIENCE, "the agent");
+        assert!(output.status.success(), "{}", stderr(&output));
+        end
+    }
+}
+
+fn links(status: &Value) -> impl Iterator<Item = &Value> {
+    status["links"].as_array().unwrap().iter()
+}
+
+/// Kind and name of the components of a finding.
+fn components(finding: &Value) -> Vec<(String, String)> {
+    let text = |part: &Value, key: &str| part[key].as_str().unwrap().to_owned();
+    let parts = finding["components"].as_array().unwrap();
+    parts.iter().map(|part| (text(part, "kind"), text(part, "name"))).collect()
+}
+
+fn parts(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
+}
+
+#[test]
+fn a_fault_is_named_and_its_end_is_too() {
+    faults_are_named(&KINDS[..1]);
+}
+
+#[test]
+#[ignore = "slow: tools/check-all.sh"]
+fn a_fault_is_named_whatever_the_switches_are() {
+    faults_are_named(&KINDS[1..]);
+}
+
+/// One agent alone cannot tell a link from the switch above it.
+fn faults_are_named(kinds: &[&'static str]) {
+    for lab in Lab::each("agent", kinds) {
+        lab.up("two-tier.toml");
+        let mut agent = Agent::start(&lab, "h1", "two-tier.toml");
+        let known = agent.status().unwrap();
+        assert_eq!((known["host"].as_str(), links(&known).count()), (Some("h1"), 2 + 12));
+        assert_eq!(known["findings"], Value::Array(Vec::new()));
+        for (fault, expected) in [
+            (["p1-t0-0:p1-t1-2", "down"], parts(&[("link", "p1-t0-0:p1-t1-2"), ("switch", "p1-t1-2")])),
+            (["h1:p0-t0-0", "loss=60%"], parts(&[("link", "h1:p0-t0-0"), ("switch", "p0-t0-0")])),
+        ] {
+            let (_, error, status) = lab.run(&["fault", fault[0], fault[1]]);
+            assert_eq!(status, Some(0), "{error}");
+            let event = agent.event("fault");
+            assert_eq!(components(&event["finding"]), expected, "{event}");
+            let status = agent.until(|status| status["findings"].as_array().unwrap().len() == 1);
+            assert_eq!(components(&status["findings"][0]), expected);
+            let named = lab.spindrift("h1", &["agent", "explain", fault[0]]).output().unwrap();
+            assert!(named.status.success() && stdout(&named).starts_with("since 20"), "{}", stdout(&named));
+            assert_eq!(lab.run(&["heal"]).2, Some(0));
+            assert_eq!(components(&agent.event("healed")["finding"]), expected);
+        }
+        agent.until(|status| status["findings"] == Value::Array(Vec::new()));
+        // Packets of somebody else at the agent's address are counted and change nothing.
+        let to = known["planes"][0]["probe_address"].as_str().unwrap();
+        within(&lab.namespace("h1"), || {
+            UdpSocket::bind("[::]:0").unwrap().send_to(b"?", (to, 4972)).unwrap()
+        });
+        let end = agent.end();
+        let probes = &end["status"]["probes"];
+        assert!(probes["lost"].as_u64().unwrap() > 0 && probes["sent"].as_u64().unwrap() > 1000, "{probes}");
+        // The kernel had nothing to report, and its addresses are as before.
+        let left = lab.on("h1", "ip", &["-6", "address"]).output().unwrap();
+        assert!(!stdout(&left).contains("9b0b"), "{}", stdout(&left));
+        let counts = stdout(&lab.on("h1", "cat", &["/proc/net/snmp6"]).output().unwrap());
+        let unreachable = counts.lines().find(|line| line.starts_with("Icmp6OutDestUnreachs")).unwrap();
+        assert_eq!(unreachable.split_whitespace().nth(1), Some("0"));
+    }
+}
+
+/// What an agent needs is said before it starts, and what is not there by name.
+#[test]
+fn errors_name_what_is_wrong() {
+    let topology = config("two-tier.toml");
+    for (args, code, text) in [
+        (&["run", "-t", "nowhere.toml"][..], 2, "nowhere.toml"),
+        (
+            &["run", "-t", &topology, "--host", "h9"],
+            2,
+            "--host h9: no such host; the topology has h1, h2, h3",
+        ),
+        (&["run", "-t", &topology], 2, "this host has no address of a host of the topology"),
+        (&["run", "-t", &topology, "--host", "h1"], 2, "is not an address of this host"),
+        (&["run", "-t", &topology, "--host", "h1", "--interval", "1us"], 2, "interval_ns = 1000"),
+        (&["run", "-t", &topology, "--host", "h1", "--probes", "2"], 2, "set it to 3 or more"),
+        (
+            &["run", "-t", &topology, "--host", "h1", "--listen", "here"],
+            2,
+            "--listen here: write an address and port",
+        ),
+        (&["status", "--agent", "127.0.0.1:9"], 1, "no agent replies at 127.0.0.1:9; start one with"),
+        (&["explain", "h1", "--agent", "127.0.0.1:9"], 1, "no agent replies"),
+    ] {
+        let output = spindrift().arg("agent").args(args).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(text), "{args:?}: {said}");
+    }
+}
