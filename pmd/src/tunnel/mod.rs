@@ -32,7 +32,7 @@ pub struct TunnelSocket {
     receiver: OwnedFd,
     interface: String,
     /// Takes what the kernel gets.
-    _sink: Option<Sink>,
+    sink: Option<Sink>,
 }
 
 /// The inner address on the interface, and a socket that has it.
@@ -141,12 +141,20 @@ impl TunnelSocket {
         let receiver =
             sys::receiver(local.interface.index, &filter(inner)).map_err(failed("open a packet socket"))?;
         let sink = Sink::open(local.interface.index, inner, port).ok();
-        Ok(Self { sender, receiver, interface: name.clone(), _sink: sink })
+        Ok(Self { sender, receiver, interface: name.clone(), sink })
     }
 
     /// The interface.
     pub fn interface(&self) -> &str {
         &self.interface
+    }
+
+    /// Gives the interface the inner address again, which it loses when it goes down. One that has it keeps it.
+    pub fn renew(&mut self) {
+        if let Some(sink) = &mut self.sink {
+            // It may be down again, or gone.
+            let _: io::Result<()> = sink.netlink.add_receiving_address(sink.interface, sink.inner);
+        }
     }
 
     /// Sends a packet, the outer header included, by the route to `to`, its outer destination.

@@ -87,6 +87,20 @@ fn packets_for_the_inner_address_pass_and_no_others() {
         assert!(began.elapsed() < Duration::from_mins(1));
     };
     assert_eq!((len, &short[..]), (good.len(), &good[..10]));
+    // An interface that goes down loses the address, and the sockets stay.
+    let mut sockets = sockets;
+    assert!(ip(&format!("-n {} link set sdvb down", net.names[1])));
+    assert!(!has(&net.names[1], INNER[1]));
+    assert!(ip(&format!("-n {} link set sdvb up", net.names[1])));
+    assert!(ip(&format!("-n {} address replace fd98::2/64 dev sdvb nodad", net.names[1])));
+    sockets[1].renew();
+    sockets[1].renew();
+    assert!(has(&net.names[1], INNER[1]));
+    let began = Instant::now();
+    while sockets[0].send(&good, to).is_err() || sockets[1].receive(&mut short).is_err() {
+        assert!(began.elapsed() < Duration::from_mins(1));
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // The sender does not see its own, and nothing is left when they are closed.
     assert!(sockets[0].receive(&mut short).is_err());
     assert_eq!([0, 1].map(|side| has(&net.names[side], INNER[side])), [true; 2]);

@@ -10,6 +10,8 @@
 //! | [`metrics`] | the same for Prometheus |
 
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod http;
 pub mod metrics;
 pub mod runner;

@@ -1,6 +1,6 @@
 //! The loop of an agent: sends the probes that are due, takes those that have come back, and tells what has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spindrift_agent::{
-    Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, PAYLOAD_LEN, ProbeCounters, View,
-    probe_address,
+    Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, PAYLOAD_LEN,
+    ProbeCounters, View, probe_address,
 };
 use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
@@ -88,8 +88,12 @@ pub struct Runner {
     /// Of each path.
     templates: Vec<Template>,
     began: Instant,
-    epoch: f64,
+    started: f64,
     unsent: u64,
+    /// Why the kernel did not take the last of them.
+    send_error: Option<String>,
+    /// The planes whose T0 switch does not reply.
+    silent: BTreeSet<u8>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
     published: Arc<Published>,
@@ -126,11 +130,20 @@ impl Runner {
             Some(Template::new(route, *outer, port.inner))
         });
         let templates = templates.collect();
-        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let ports = ports.into_iter().map(|(port, _)| port).collect();
-        let published = Arc::new(Published::default());
-        let (told, began) = (BTreeMap::new(), Instant::now());
-        let runner = Self { fabric, agent, ports, templates, began, epoch, unsent: 0, told, published };
+        let runner = Self {
+            fabric,
+            agent,
+            ports,
+            templates,
+            began: Instant::now(),
+            started: time_of_day(),
+            unsent: 0,
+            send_error: None,
+            silent: BTreeSet::new(),
+            told: BTreeMap::new(),
+            published: Arc::default(),
+        };
         runner.publish(0);
         Ok(runner)
     }
@@ -170,13 +183,31 @@ impl Runner {
             }
             if now_ns >= publish_at {
                 publish_at = now_ns + PUBLISH_NS;
+                self.renew();
                 self.publish(now_ns);
+                self.send_error = None;
             }
             let due = self.agent.next_timeout().min(locate_at).min(publish_at);
             self.wait(due.saturating_sub(self.now_ns()))?;
         }
         self.publish(self.now_ns());
         Ok(())
+    }
+
+    /// An interface that was down has lost the address of probes.
+    fn renew(&mut self) {
+        let links = self.agent.plan().lower().iter().zip(self.agent.recorder().links());
+        for (route, link) in links {
+            let is_silent = link.state() == LinkState::Down;
+            let was_silent =
+                if is_silent { !self.silent.insert(route.plane) } else { self.silent.remove(&route.plane) };
+            if was_silent
+                && !is_silent
+                && let Some(port) = self.ports.get_mut(usize::from(route.plane))
+            {
+                port.socket.renew();
+            }
+        }
     }
 
     /// Tells of findings that have become better or worse since they were told of.
@@ -213,8 +244,11 @@ impl Runner {
             let port = plane.and_then(|plane| self.ports.get(usize::from(plane)));
             let Some((port, template)) = port.zip(self.templates.get(probe.path)) else { continue };
             // It is lost then: a port without carrier takes none.
-            if port.socket.send(&template.packet(probe.payload), template.to()).is_err() {
+            if let Err(error) = port.socket.send(&template.packet(probe.payload), template.to()) {
                 self.unsent += 1;
+                if self.send_error.is_none() {
+                    self.send_error = Some(format!("{}: {error}", port.socket.interface()));
+                }
             }
         }
     }
@@ -232,7 +266,8 @@ impl Runner {
     }
 
     fn scene(&self) -> Scene<'_> {
-        Scene { fabric: &self.fabric, epoch: self.epoch }
+        // The clock of the day may be set, and goes on while the machine sleeps.
+        Scene { fabric: &self.fabric, epoch: time_of_day() - self.began.elapsed().as_secs_f64() }
     }
 
     fn event(&self, change: &Change, now_ns: u64) -> Event {
@@ -251,15 +286,21 @@ impl Runner {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host: self.fabric.name(host),
             time: scene.time(now_ns),
-            started: self.epoch,
+            started: self.started,
             interval_ns: prober.settings().interval_ns,
             upper_interval_ns: prober.upper_interval_ns(),
             probes: probes(prober.counters(), self.unsent),
+            send_error: self.send_error.clone(),
             planes: self.ports.iter().map(|port| port.shown.clone()).collect(),
             links: scene.links(&self.agent, now_ns),
             findings: self.agent.locator().findings().iter().map(|finding| scene.finding(finding)).collect(),
         });
     }
+}
+
+/// Seconds since 1970.
+fn time_of_day() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn probes(counters: &ProbeCounters, unsent: u64) -> Probes {

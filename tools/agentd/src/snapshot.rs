@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub upper_interval_ns: u64,
     /// What became of the probes.
     pub probes: Probes,
+    /// Why the kernel did not take a probe, in the last quarter of a second: the interface, and the error.
+    pub send_error: Option<String>,
     /// The ports of the host.
     pub planes: Vec<Plane>,
     /// The links that the agent probes, from the host up.

@@ -310,6 +310,9 @@ fn status(known: &Snapshot, json: bool) -> Result<()> {
     }
     let up = humantime::format_duration(Duration::from_secs((known.time - known.started) as u64));
     print_line(&format!("{}, up {up}; {}", known.host, probes(known)));
+    if let Some(error) = &known.send_error {
+        print_line(&format!("the kernel does not take all probes: {error}"));
+    }
     print_line("");
     print_line(&header());
     known.links.iter().for_each(|link| print_line(&row(link)));
