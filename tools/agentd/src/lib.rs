@@ -5,10 +5,12 @@
 //! |---|---|
 //! | [`frame`] | probes as packets |
 //! | [`runner`] | the loop |
+//! | [`cluster`] | what several agents know together |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
 //! | [`metrics`] | the same for Prometheus |
 
+pub mod cluster;
 pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

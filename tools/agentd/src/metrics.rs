@@ -25,9 +25,8 @@ fn of_links(
     }
 }
 
-/// All metrics.
-pub fn text(snapshot: &Snapshot) -> String {
-    let mut text = String::new();
+/// Values that the agent has one of.
+fn of_agent(text: &mut String, snapshot: &Snapshot) {
     let probes = &snapshot.probes;
     let counters = [
         ("probes_sent_total", probes.sent, "Probes sent."),
@@ -48,6 +47,25 @@ pub fn text(snapshot: &Snapshot) -> String {
             "# HELP spindrift_agent_{name} {help}\n# TYPE spindrift_agent_{name} counter\nspindrift_agent_{name} {value}"
         );
     }
+    if let Some(store) = &snapshot.store {
+        let up = u8::from(store.error.is_none());
+        let gauges = [
+            ("store_up", u64::from(up), "Whether the store can be reached by which agents work together."),
+            ("agents", store.agents, "Agents of the fabric that report now, this one included."),
+        ];
+        for (name, value, help) in gauges {
+            let _ = writeln!(
+                text,
+                "# HELP spindrift_agent_{name} {help}\n# TYPE spindrift_agent_{name} gauge\nspindrift_agent_{name} {value}"
+            );
+        }
+    }
+}
+
+/// All metrics.
+pub fn text(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    of_agent(&mut text, snapshot);
     of_links(
         &mut text,
         snapshot,
@@ -92,7 +110,7 @@ pub fn text(snapshot: &Snapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{FindingReport, Loss, Part, Probes, Rtt};
+    use crate::snapshot::{FindingReport, Loss, Part, Probes, Rtt, Store};
 
     fn link(lower: &str, state: &str, samples: u64) -> Link {
         let loss = |net| Loss { sent: 1000, lost: 20, net };
@@ -124,6 +142,7 @@ mod tests {
             probes: Probes { sent: 9, returned: 6, lost: 2, void: 1, skipped: 4, unsent: 5, refused: 7 },
             links: vec![link("p1-t0-0", "up", 5), link("p1-t0-1", "down", 0), link("p1-t0-2", "unknown", 0)],
             findings: vec![finding],
+            store: Some(Store { agents: 3, error: None }),
             ..Snapshot::default()
         };
         let text = text(&snapshot);
@@ -137,6 +156,8 @@ mod tests {
             "probes_skipped_total 4",
             "probes_unsent_total 5",
             "packets_refused_total 7",
+            "store_up 1",
+            "agents 3",
         ]
         .map(str::to_owned)
         .into();

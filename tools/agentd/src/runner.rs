@@ -14,8 +14,9 @@ use spindrift_agent::{
 use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
 
+use crate::cluster::Cluster;
 use crate::frame::{self, Template};
-use crate::snapshot::{FindingReport, Plane, Probes, Scene, Snapshot};
+use crate::snapshot::{FindingReport, Plane, Probes, Scene, Snapshot, Store};
 
 /// How often faults are located.
 const LOCATE_NS: u64 = 50_000_000;
@@ -59,6 +60,18 @@ pub enum Event {
     Closed(FindingReport, f64),
 }
 
+impl Event {
+    /// As a JSON object, which the stream of events and `--json` have.
+    pub fn json(&self) -> serde_json::Value {
+        let (event, time, finding) = match self {
+            Self::Opened(finding) => ("fault", finding.since, finding),
+            Self::Changed(finding, at) => ("changed", *at, finding),
+            Self::Closed(finding, at) => ("healed", *at, finding),
+        };
+        serde_json::json!({ "event": event, "time": time, "finding": finding })
+    }
+}
+
 /// What an agent knows, for other threads.
 #[derive(Debug, Default)]
 pub struct Published(Mutex<Arc<Snapshot>>);
@@ -94,6 +107,7 @@ pub struct Runner {
     send_error: Option<String>,
     /// The planes whose T0 switch does not reply.
     silent: BTreeSet<u8>,
+    cluster: Option<Cluster>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
     published: Arc<Published>,
@@ -141,11 +155,17 @@ impl Runner {
             unsent: 0,
             send_error: None,
             silent: BTreeSet::new(),
+            cluster: None,
             told: BTreeMap::new(),
             published: Arc::default(),
         };
         runner.publish(0);
         Ok(runner)
+    }
+
+    /// Works together with other agents from now on.
+    pub fn join(&mut self, cluster: Cluster) {
+        self.cluster = Some(cluster);
     }
 
     /// The agent.
@@ -175,11 +195,15 @@ impl Runner {
             self.send(now_ns);
             if now_ns >= locate_at {
                 locate_at = now_ns + LOCATE_NS;
-                let changes = self.agent.locate(now_ns, &self.fabric, View::default());
-                for change in &changes {
-                    tell(self.event(change, now_ns));
+                let others = self.exchange(now_ns);
+                let changes = self.agent.locate(now_ns, &self.fabric, others);
+                let events = changes.iter().map(|change| self.event(change, now_ns)).collect::<Vec<_>>();
+                for event in events.into_iter().chain(self.changed(now_ns)) {
+                    if let Some(cluster) = &self.cluster {
+                        cluster.tell(event.json().to_string());
+                    }
+                    tell(event);
                 }
-                self.tell_changed(now_ns, &mut tell);
             }
             if now_ns >= publish_at {
                 publish_at = now_ns + PUBLISH_NS;
@@ -192,6 +216,13 @@ impl Runner {
         }
         self.publish(self.now_ns());
         Ok(())
+    }
+
+    /// Hands out the own report, and takes those of the other agents.
+    fn exchange(&self, now_ns: u64) -> View {
+        let Some(cluster) = &self.cluster else { return View::default() };
+        cluster.publish(&self.agent.report(now_ns));
+        cluster.view()
     }
 
     /// An interface that was down has lost the address of probes.
@@ -210,19 +241,19 @@ impl Runner {
         }
     }
 
-    /// Tells of findings that have become better or worse since they were told of.
-    fn tell_changed(&mut self, now_ns: u64, tell: &mut impl FnMut(Event)) {
+    /// Findings that have become better or worse since they were told of.
+    fn changed(&mut self, now_ns: u64) -> Vec<Event> {
         let is_down = |finding: &Finding| matches!(finding.fault, Fault::Down);
         let findings = self.agent.locator().findings();
-        for finding in findings {
-            let before = self.told.get(&finding.components).copied();
-            if before.is_some_and(|before| before != is_down(finding)) {
-                let scene = self.scene();
-                tell(Event::Changed(scene.finding(finding), scene.time(now_ns)));
-            }
-        }
-        let told = findings.iter().map(|finding| (finding.components.clone(), is_down(finding)));
-        self.told = told.collect();
+        let scene = self.scene();
+        let has_changed = |finding: &&Finding| {
+            self.told.get(&finding.components).is_some_and(|before| *before != is_down(finding))
+        };
+        let changed = findings.iter().filter(has_changed);
+        let events =
+            changed.map(|finding| Event::Changed(scene.finding(finding), scene.time(now_ns))).collect();
+        self.told = findings.iter().map(|finding| (finding.components.clone(), is_down(finding))).collect();
+        events
     }
 
     fn receive(&mut self) {
@@ -291,6 +322,10 @@ impl Runner {
             upper_interval_ns: prober.upper_interval_ns(),
             probes: probes(prober.counters(), self.unsent),
             send_error: self.send_error.clone(),
+            store: self.cluster.as_ref().map(|cluster| Store {
+                agents: cluster.hosts().len() as u64 + 1,
+                error: cluster.condition().1,
+            }),
             planes: self.ports.iter().map(|port| port.shown.clone()).collect(),
             links: scene.links(&self.agent, now_ns),
             findings: self.agent.locator().findings().iter().map(|finding| scene.finding(finding)).collect(),

@@ -26,12 +26,23 @@ pub struct Snapshot {
     pub probes: Probes,
     /// Why the kernel did not take a probe, in the last quarter of a second: the interface, and the error.
     pub send_error: Option<String>,
+    /// The store by which agents work together, if there is one.
+    pub store: Option<Store>,
     /// The ports of the host.
     pub planes: Vec<Plane>,
     /// The links that the agent probes, from the host up.
     pub links: Vec<Link>,
     /// The components at fault.
     pub findings: Vec<FindingReport>,
+}
+
+/// A store by which agents work together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    /// Agents that report now, this one included.
+    pub agents: u64,
+    /// Why it cannot be reached, if so.
+    pub error: Option<String>,
 }
 
 /// Counters since the start.

@@ -2,21 +2,22 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use rand::TryRng as _;
 use rand::rngs::SysRng;
-use serde_json::{Value as Json, json};
-use spindrift_agent::{AgentSettings, Plan, ProbeSettings, SharePolicy};
+use serde_json::json;
+use spindrift_agent::{AgentSettings, LocateSettings, Locator, Plan, ProbeSettings, SharePolicy};
+use spindrift_agentd::cluster::Cluster;
 use spindrift_agentd::http::Server;
 use spindrift_agentd::runner::{Event, Runner, RunnerError};
-use spindrift_agentd::snapshot::{FindingReport, Link, Loss, Part, Snapshot};
+use spindrift_agentd::snapshot::{FindingReport, Link, Loss, Part, Scene, Snapshot};
 use spindrift_pmd::route::local_addresses;
 use spindrift_pmd::tunnel::TunnelError;
-use spindrift_srv6::Fabric;
+use spindrift_srv6::{Fabric, Node};
 
 use crate::output::print_line;
 use crate::stop::Stop;
@@ -28,6 +29,10 @@ use crate::usage::usage;
 const ADDRESS: &str = "127.0.0.1:9467";
 /// How long an agent may take to reply.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Views of all agents that the map is made from.
+const MAP_VIEWS: usize = 4;
+/// Names of a list that are shown.
+const MAP_NAMES: usize = 20;
 /// The most probes of an interval that are sent without being asked for.
 const USUAL_PROBES: usize = 64;
 
@@ -47,6 +52,18 @@ enum AgentCommand {
         #[command(flatten)]
         from: From,
         /// Print one JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows the faults of the whole fabric, from what all of its agents report to a store
+    Map {
+        /// Topology file
+        #[arg(short, long, value_name = "FILE")]
+        topology: PathBuf,
+        /// The Redis server of the agents: `redis://HOST[:PORT]` or `unix:///PATH`
+        #[arg(long, value_name = "URL")]
+        store: String,
+        /// Print one JSON object instead of text
         #[arg(long)]
         json: bool,
     },
@@ -85,6 +102,10 @@ struct RunArgs {
     /// A probe that has not come back in this time is lost, 100us to 250ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20ms")]
     timeout: Duration,
+    /// A Redis server by which the agents of the fabric work together: `redis://HOST[:PORT]` or `unix:///PATH` [default:
+    /// each works alone]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     /// Where the HTTP interface listens, a loopback address; or none
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
@@ -100,6 +121,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     match &args.command {
         AgentCommand::Run(args) => probe(args),
         AgentCommand::Status { from, json } => status(&fetch(from)?, *json),
+        AgentCommand::Map { topology, store, json } => map(topology, store, *json),
         AgentCommand::Explain { component, from } => explain(&fetch(from)?, component),
     }
 }
@@ -153,6 +175,7 @@ fn probe(args: &RunArgs) -> Result<()> {
     let listen = listen(args)?;
     let mut seed = [0; 32];
     SysRng.try_fill_bytes(&mut seed).context("the system gives no random numbers")?;
+    let cluster = args.store.as_ref().map(|url| join(url, &fabric, Some(host))).transpose()?;
     let opened = Runner::open(fabric, host, settings, seed);
     let mut runner = opened.map_err(|error| match error {
         RunnerError::Port { error: TunnelError::NotLocal(_), .. } => {
@@ -160,16 +183,83 @@ fn probe(args: &RunArgs) -> Result<()> {
         }
         error => error.into(),
     })?;
+    if let Some(cluster) = cluster {
+        runner.join(cluster);
+    }
     let server = listen.map(|address| Server::start(address, runner.published())).transpose()?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
     let until = args.duration.map(|time| Instant::now() + time);
     runner.run(
         || stop.check().is_err() || until.is_some_and(|until| Instant::now() >= until),
-        |event| print_line(&if args.json { event_json(&event).to_string() } else { event_text(&event) }),
+        |event| print_line(&if args.json { event.json().to_string() } else { event_text(&event) }),
     )?;
     end(args, &runner.published().get());
     Ok(())
+}
+
+/// The other agents of the fabric.
+fn join(url: &str, fabric: &Fabric, host: Option<u16>) -> Result<Cluster> {
+    Cluster::open(url, fabric, host).map_err(|error| usage(format!("--store: {error}")))
+}
+
+/// What all agents know together.
+fn map(topology: &Path, store: &str, json: bool) -> Result<()> {
+    let fabric = topology::load(topology)?;
+    let cluster = join(store, &fabric, None)?;
+    let (began, mut locator) = (Instant::now(), Locator::new(LocateSettings::default()));
+    let mut seen = 0;
+    // A finding needs several views in a row.
+    for _ in 0..MAP_VIEWS {
+        seen = next_view(&cluster, seen)?;
+        locator.update(began.elapsed().as_nanos() as u64, &fabric, &cluster.view());
+    }
+    let (view, hosts) = (cluster.view(), cluster.hosts());
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let scene = Scene { fabric: &fabric, epoch: seconds - began.elapsed().as_secs_f64() };
+    let name = |link: (Node, Node)| format!("{}:{}", fabric.name(link.0), fabric.name(link.1));
+    let unprobed: Vec<_> = view.unprobed(&fabric).into_iter().map(name).collect();
+    let findings: Vec<_> = locator.findings().iter().map(|finding| scene.finding(finding)).collect();
+    let silent: Vec<_> = (0..fabric.hosts().len() as u16).filter(|host| !hosts.contains(host)).collect();
+    let silent: Vec<_> = silent.into_iter().map(|host| fabric.name(Node::Host(host))).collect();
+    if json {
+        let object = json!({
+            "command": "agent map", "version": env!("CARGO_PKG_VERSION"), "agents": hosts.len(),
+            "silent": silent, "unprobed": unprobed, "findings": findings,
+        });
+        print_line(&object.to_string());
+        return Ok(());
+    }
+    print_line(&format!("{} of {} hosts have an agent that reports.", hosts.len(), fabric.hosts().len()));
+    for (what, names) in [("without", &silent), ("links that no agent probes", &unprobed)] {
+        if !names.is_empty() {
+            let shown = names.iter().take(MAP_NAMES).cloned().collect::<Vec<_>>().join(", ");
+            let more = names.len().saturating_sub(MAP_NAMES);
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+            print_line(&format!("{what}: {shown}{more}"));
+        }
+    }
+    print_line("");
+    if findings.is_empty() {
+        print_line("No component is at fault.");
+    }
+    for finding in &findings {
+        print_line(&finding.text);
+    }
+    Ok(())
+}
+
+/// Waits until reports were read again after round `seen`, and returns the round.
+fn next_view(cluster: &Cluster, seen: u64) -> Result<u64> {
+    let began = Instant::now();
+    loop {
+        match cluster.condition() {
+            (rounds, None) if rounds > seen => return Ok(rounds),
+            (_, Some(error)) => bail!("the store cannot be reached: {error}"),
+            _ if began.elapsed() > PATIENCE => bail!("the store does not reply"),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
 
 fn begin(args: &RunArgs, runner: &Runner, server: Option<&Server>) {
@@ -228,14 +318,6 @@ fn event_text(event: &Event) -> String {
                 humantime::format_duration(Duration::from_millis(((at - finding.since) * 1e3) as u64));
             format!("{}  HEALED  {}, after {lasted}", time(*at), names(&finding.components))
         }
-    }
-}
-
-fn event_json(event: &Event) -> Json {
-    match event {
-        Event::Opened(finding) => json!({ "event": "fault", "time": finding.since, "finding": finding }),
-        Event::Changed(finding, at) => json!({ "event": "changed", "time": at, "finding": finding }),
-        Event::Closed(finding, at) => json!({ "event": "healed", "time": at, "finding": finding }),
     }
 }
 
@@ -310,6 +392,12 @@ fn status(known: &Snapshot, json: bool) -> Result<()> {
     }
     let up = humantime::format_duration(Duration::from_secs((known.time - known.started) as u64));
     print_line(&format!("{}, up {up}; {}", known.host, probes(known)));
+    if let Some(store) = &known.store {
+        print_line(&match &store.error {
+            None => format!("{} agents report to the store", store.agents),
+            Some(error) => format!("alone: the store cannot be reached: {error}"),
+        });
+    }
     if let Some(error) = &known.send_error {
         print_line(&format!("the kernel does not take all probes: {error}"));
     }

@@ -6,9 +6,13 @@
 
 mod support;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::process::ChildStdout;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -26,9 +30,13 @@ struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     fn start(lab: &'a Lab, host: &'static str, topology: &str) -> Self {
+        Self::start_with(lab, host, topology, &[])
+    }
+
+    fn start_with(lab: &'a Lab, host: &'static str, topology: &str, more: &[&str]) -> Self {
         let topology = config(topology);
         let args = ["agent", "run", "-t", &topology, "--interval", "10ms", "--json"];
-        let mut running = Running::start(&mut lab.spindrift(host, &args));
+        let mut running = Running::start(&mut lab.spindrift(host, &[&args, more].concat()));
         let lines = BufReader::new(running.child().stdout.take().unwrap());
         let agent = Self { lab, host, running, lines };
         // Until all is known to be well.
@@ -68,7 +76,7 @@ impl<'a> Agent<'a> {
     /// Ends it as a user would, and returns the last thing that it says.
     fn end(mut self) -> Value {
         let pid = self.running.child().id().to_string();
-        assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         let end = self.event("end");
         let output = end_of(self.running, PATIENCE, "the agent");
         assert!(output.status.success(), "{}", stderr(&output));
@@ -157,6 +165,106 @@ fn faults_are_named(kinds: &[&'static str]) {
     }
 }
 
+/// A Redis server that all hosts of a lab reach: by a socket in the file system.
+struct Redis {
+    folder: PathBuf,
+    process: Running,
+}
+
+impl Redis {
+    fn start(folder: &Path) -> Self {
+        fs::create_dir_all(folder).unwrap();
+        let socket = folder.join("redis.sock");
+        // The same program as `redis-server`. The package with that name would also start a server for the whole machine.
+        let mut command = Command::new("redis-check-rdb");
+        command.arg0("redis-server").args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
+        let process = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let began = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "redis-check-rdb does not start; tools/setup.sh --tests installs it"
+            );
+        }
+        Self { folder: folder.to_owned(), process }
+    }
+
+    fn url(&self) -> String {
+        format!("unix://{}", self.folder.join("redis.sock").display())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.child().kill();
+        let _ = self.process.child().wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// With the reports of the others an agent tells a switch from its links, and anybody sees the whole fabric.
+#[test]
+#[ignore = "slow: tools/check-all.sh"]
+fn agents_that_share_a_store_tell_a_switch_from_a_link() {
+    let Some(lab) = Lab::new("agents") else { return };
+    lab.up("two-tier.toml");
+    let folder = std::env::temp_dir().join(format!("spindrift-agents-{}", std::process::id()));
+    let redis = Redis::start(&folder);
+    let url = redis.url();
+    let agents =
+        ["h1", "h2", "h3"].map(|host| Agent::start_with(&lab, host, "two-tier.toml", &["--store", &url]));
+    let map = || {
+        let topology = config("two-tier.toml");
+        let output =
+            spindrift().args(["agent", "map", "-t", &topology, "--store", &url, "--json"]).output().unwrap();
+        output.status.success().then(|| serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    let becomes = |holds: &dyn Fn(&Value) -> bool| {
+        let began = Instant::now();
+        loop {
+            match map() {
+                Some(map) if holds(&map) => return map,
+                map => assert!(began.elapsed() < PATIENCE, "{map:?}"),
+            }
+        }
+    };
+    let none = |map: &Value| map["findings"] == Value::Array(Vec::new());
+    let well = becomes(&|map| map["agents"] == 3 && none(map));
+    assert_eq!((&well["silent"], &well["unprobed"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+    for agent in &agents {
+        agent.until(|status| status["store"]["agents"] == 3 && status["store"]["error"].is_null());
+    }
+    for (fault, expected) in
+        [("p0-t1-3", ("switch", "p0-t1-3")), ("p1-t0-1:p1-t1-5", ("link", "p1-t0-1:p1-t1-5"))]
+    {
+        assert_eq!(lab.run(&["fault", fault, "down"]).2, Some(0));
+        let named = |findings: &Value| {
+            findings.as_array().unwrap().iter().map(components).collect::<Vec<_>>() == [parts(&[expected])]
+        };
+        becomes(&|map| named(&map["findings"]));
+        // An agent that does not probe the component knows it as well.
+        agents[2].until(|status| named(&status["findings"]));
+        assert_eq!(lab.run(&["heal"]).2, Some(0));
+        becomes(&none);
+    }
+    // Without the store each works alone, and with it again all work together.
+    drop(redis);
+    for agent in &agents {
+        let alone = agent.until(|status| status["store"]["error"].is_string());
+        assert!(links(&alone).all(|link| link["state"] == "up"));
+    }
+    assert!(map().is_none());
+    let _redis = Redis::start(&folder);
+    becomes(&|map| map["agents"] == 3 && none(map));
+    // What was told of meanwhile and before is in the stream; a host whose agent ends is silent.
+    let [first, others @ ..] = agents;
+    first.end();
+    becomes(&|map| map["agents"] == 2 && map["silent"][0] == "h1");
+    for agent in others {
+        agent.end();
+    }
+}
+
 /// What an agent needs is said before it starts, and what is not there by name.
 #[test]
 fn errors_name_what_is_wrong() {
@@ -177,6 +285,12 @@ fn errors_name_what_is_wrong() {
             2,
             "--listen here: write an address and port",
         ),
+        (
+            &["run", "-t", &topology, "--host", "h1", "--store", "http://a"],
+            2,
+            "--store: the store is not `redis://HOST",
+        ),
+        (&["map", "-t", &topology, "--store", "redis://127.0.0.1:9"], 1, "the store cannot be reached: "),
         (&["status", "--agent", "127.0.0.1:9"], 1, "no agent replies at 127.0.0.1:9; start one with"),
         (&["explain", "h1", "--agent", "127.0.0.1:9"], 1, "no agent replies"),
     ] {
