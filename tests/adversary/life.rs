@@ -53,6 +53,7 @@ fn states_follow_each_other_in_order_only() {
     let to_rts = || QpModify::Rts(rts_attr(&theirs, Patience::default()));
     let retry = QpModify::Retry(RetryAttr { timeout: 1, linear_retries: 0, exponential_retries: 0 });
     let congestion = QpModify::Congestion(Box::new(CcConfig::none()));
+    let paths = QpModify::Paths(Box::new(PathConfig::new(1)));
     for (state, path) in [
         (Reset, vec![]),
         (Init, vec![to_init()]),
@@ -61,11 +62,12 @@ fn states_follow_each_other_in_order_only() {
         (Error, vec![QpModify::Error]),
     ] {
         for (change, allowed_from) in [
-            (to_init(), Reset),
-            (to_rtr(), Init),
-            (to_rts(), Rtr),
-            (retry.clone(), Rts),
-            (congestion.clone(), Rts),
+            (to_init(), &[Reset][..]),
+            (to_rtr(), &[Init]),
+            (to_rts(), &[Rtr]),
+            (retry.clone(), &[Rts]),
+            (congestion.clone(), &[Reset, Init, Rtr, Rts]),
+            (paths.clone(), &[Reset, Init]),
         ] {
             qpn = modify(&mut bench, qpn, QpModify::Reset).unwrap();
             for step in &path {
@@ -73,7 +75,11 @@ fn states_follow_each_other_in_order_only() {
             }
             assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(state));
             let result = modify(&mut bench, qpn, change.clone());
-            assert_eq!(result.is_ok(), state == allowed_from, "{change:?} from {state:?}: {result:?}");
+            assert_eq!(
+                result.is_ok(),
+                allowed_from.contains(&state),
+                "{change:?} from {state:?}: {result:?}"
+            );
             if result.is_err() {
                 assert_eq!(
                     bench.net.endpoint(VICTIM).qp_state(qpn),
