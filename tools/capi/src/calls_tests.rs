@@ -37,7 +37,7 @@ fn device() -> &'static DeviceBox {
     static DEVICE: OnceLock<&'static DeviceBox> = OnceLock::new();
     DEVICE.get_or_init(|| {
         let planes = vec!["127.0.0.1".parse().unwrap(), "127.0.0.2".parse().unwrap()];
-        Box::leak(Box::new(DeviceBox::new(7, NicSettings::new("calls", planes))))
+        DeviceBox::new(7, NicSettings::new("calls", planes)).kept()
     })
 }
 

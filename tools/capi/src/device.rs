@@ -92,6 +92,16 @@ impl DeviceBox {
         Self { own: Some(own), ..self }
     }
 
+    /// As the devices of a process: never freed. The leak checker finds it in a list.
+    #[cfg(test)]
+    pub(crate) fn kept(self) -> &'static Self {
+        static KEPT: Mutex<Vec<&DeviceBox>> = Mutex::new(Vec::new());
+
+        let device: &'static Self = Box::leak(Box::new(self));
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(device);
+        device
+    }
+
     /// The settings of the environment.
     #[cfg(test)]
     pub(crate) fn usual_settings() -> Settings {

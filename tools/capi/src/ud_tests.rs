@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use core::sync::atomic::Ordering;
 use std::ptr::null_mut;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
@@ -44,13 +44,8 @@ fn modify(qp: *mut ibv_qp, state: c_int, mask: c_int) -> c_int {
 
 impl Side {
     fn new() -> Self {
-        /// They stay open, as those of a process do.
-        static DEVICES: Mutex<Vec<&'static DeviceBox>> = Mutex::new(Vec::new());
-
         let planes = vec!["127.0.0.1".parse().unwrap()];
-        let device: &DeviceBox =
-            Box::leak(Box::new(DeviceBox::new(0, NicSettings::new("spindrift0", planes))));
-        DEVICES.lock().unwrap().push(device);
+        let device = DeviceBox::new(0, NicSettings::new("spindrift0", planes)).kept();
         let mut memory = vec![0_u8; MEMORY];
         // SAFETY: the objects are used in the order of verbs, and the memory lives as long as they do.
         unsafe {

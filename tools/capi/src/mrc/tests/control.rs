@@ -37,7 +37,7 @@ impl OfTest {
         settings.device_dir = Some(folder.clone());
         settings.fault = fault.map(|fault| fault.parse().unwrap());
         let device = DeviceBox::new(0, NicSettings::new(format!("controlled{place}"), planes)).with(settings);
-        Self { device: Box::leak(Box::new(device)), folder }
+        Self { device: device.kept(), folder }
     }
 
     fn side(&self) -> Side {

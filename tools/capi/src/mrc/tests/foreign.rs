@@ -18,7 +18,7 @@ fn device_with(place: u8, peers: &[Vec<IpAddr>]) -> &'static DeviceBox {
     let mut settings = DeviceBox::usual_settings();
     settings.peers = Some(StaticPeers { udp_port: UDP_PORT, planes: peers.to_vec() });
     let nic = NicSettings::new(format!("foreign{place}"), planes(place, 2));
-    Box::leak(Box::new(DeviceBox::new(0, nic).with(settings)))
+    DeviceBox::new(0, nic).with(settings).kept()
 }
 
 /// Takes a queue pair from RESET to RTS, with these first PSNs of its own and of its peer.
