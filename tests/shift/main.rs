@@ -63,6 +63,13 @@ fn odd_seeds_hold() {
     share(1);
 }
 
+/// Fresh seeds that once failed.
+#[test]
+fn seeds_that_failed_hold() {
+    // The default NIC's return crosses a report, and the backup NIC is dead.
+    run_all([31_676_740_627_812].into_iter());
+}
+
 /// Runs nothing unless `SPINDRIFT_SEED` names a seed.
 #[test]
 fn replay() {

@@ -388,6 +388,11 @@ impl<'a> World<'a> {
         } else if let Some(since) = self.since[number].take() {
             self.judge_time(number, now.since(since));
         }
+        if state == SendState::WaitDrained {
+            // Its notice of the return crosses a report of the peer, and uses the pair that the peer's switch takes. The two then
+            // agree on another pair, on a NIC that may have failed.
+            self.was_prepared[1 - number] = false;
+        }
         self.states[number] = state;
     }
 
