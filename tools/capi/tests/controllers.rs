@@ -13,7 +13,7 @@ use support::{Library, PATIENCE, Running};
 
 /// The program, and the folder that holds the state of its device.
 struct Controller {
-    library: Library,
+    built: Library,
     folder: PathBuf,
     planes: String,
 }
@@ -21,7 +21,7 @@ struct Controller {
 impl Controller {
     /// A device of its own; `place` is the test's. `None`: the machine has no C compiler, or no header of verbs.
     fn new(name: &str, place: u8) -> Option<Self> {
-        let library = Library::new();
+        let built = Library::new();
         let folder = std::env::temp_dir().join(format!("spindrift-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/controller.c");
@@ -30,9 +30,9 @@ impl Controller {
             .args(["-O1", "-Wall", "-Werror", "-D_GNU_SOURCE", "-o"])
             .arg(folder.join("controller"))
             .arg(source);
-        let compiled = compiler.arg(library.file("lib_mrc.so")).arg("-libverbs").output();
+        let compiled = compiler.arg(built.file("lib_mrc.so")).arg("-libverbs").output();
         let planes = format!("127.2.{place}.1,127.2.{place}.2");
-        let controller = Self { library, folder, planes };
+        let controller = Self { built, folder, planes };
         if compiled.as_ref().is_ok_and(|output| output.status.success()) {
             return Some(controller);
         }
@@ -43,7 +43,7 @@ impl Controller {
     }
 
     fn command(&self, args: &str) -> Command {
-        let mut command = self.library.command(&self.folder.join("controller"), &self.planes, args);
+        let mut command = self.built.command(&self.folder.join("controller"), &self.planes, args);
         command.env("SPINDRIFT_DEVICE_DIR", self.folder.join("devices")).env("PORTS", "2");
         command
     }

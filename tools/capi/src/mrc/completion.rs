@@ -56,14 +56,17 @@ pub(crate) unsafe extern "C" fn mrc_destroy_comp_channel(channel: *mut mrc_comp_
     told(unsafe { channel::ibv_destroy_comp_channel(channel.cast()) })
 }
 
+/// Of completions, or of EV events.
+///
 /// # Safety
 /// A context, and a channel or null, of this library.
-pub(crate) unsafe extern "C" fn mrc_create_cq(
+pub(crate) unsafe fn create(
     context: *mut mrc_context,
     cqe: c_int,
     cq_context: *mut c_void,
     channel: *mut mrc_comp_channel,
     vector: c_int,
+    of_events: bool,
 ) -> *mut mrc_cq {
     object(|| {
         if context.is_null() {
@@ -77,11 +80,24 @@ pub(crate) unsafe extern "C" fn mrc_create_cq(
             channel: channel.cast(),
             vector: u32::try_from(vector).map_err(|_| libc::EINVAL)?,
             owner: Some(Arc::clone(&of.owner)),
-            of_events: false,
+            of_events,
         };
         // SAFETY: as the caller promises.
         Ok(unsafe { cq::create(of.context, wanted) }?.cast())
     })
+}
+
+/// # Safety
+/// A context, and a channel or null, of this library.
+pub(crate) unsafe extern "C" fn mrc_create_cq(
+    context: *mut mrc_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut mrc_comp_channel,
+    vector: c_int,
+) -> *mut mrc_cq {
+    // SAFETY: as the caller promises.
+    unsafe { create(context, cqe, cq_context, channel, vector, false) }
 }
 
 /// # Safety

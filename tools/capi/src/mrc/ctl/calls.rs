@@ -2,7 +2,6 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
-use std::sync::Arc;
 
 use super::abi::{
     CcLimits, EVENT_SIZE_BEFORE, EVENT_STATE_VERSION, PROTOCOL_VERSION_1, cc_mask, ep_op, ev_mode, ev_state,
@@ -16,9 +15,10 @@ use super::state::{
 };
 use crate::abi::ibv_context;
 use crate::context::ContextBox;
-use crate::cq::{self, CqBox};
-use crate::error::{object, set_errno, tell};
+use crate::cq::CqBox;
+use crate::error::{set_errno, tell};
 use crate::mrc::abi::{mrc_comp_channel, mrc_context, mrc_cq};
+use crate::mrc::completion;
 use crate::mrc::context::{OwnerBox, mrc_query_version};
 
 /// A function that returns 0, or -1 with `errno` and words on standard error.
@@ -314,23 +314,8 @@ pub(crate) unsafe extern "C" fn mrc_ctl_create_ev_event_cq(
     channel: *mut mrc_comp_channel,
     vector: c_int,
 ) -> *mut mrc_cq {
-    object(|| {
-        if context.is_null() {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: as the caller promises.
-        let of = unsafe { OwnerBox::of(context) };
-        let wanted = cq::Wanted {
-            depth: u32::try_from(cqe).map_err(|_| libc::EINVAL)?,
-            cq_context,
-            channel: channel.cast(),
-            vector: u32::try_from(vector).map_err(|_| libc::EINVAL)?,
-            owner: Some(Arc::clone(&of.owner)),
-            of_events: true,
-        };
-        // SAFETY: as the caller promises.
-        Ok(unsafe { cq::create(of.context, wanted) }?.cast())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { completion::create(context, cqe, cq_context, channel, vector, true) }
 }
 
 /// # Safety
