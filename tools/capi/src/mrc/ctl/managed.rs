@@ -82,9 +82,10 @@ impl Managed {
 
     /// The state now.
     pub(crate) fn read(&self) -> Result<Arc<DeviceState>> {
-        let state = Arc::new(self.store.read()?);
-        self.inner().state = Arc::clone(&state);
-        Ok(state)
+        // Under the lock: of two threads, the one that has read an older state must not be the last to keep it.
+        let mut inner = self.inner();
+        inner.state = Arc::new(self.store.read()?);
+        Ok(Arc::clone(&inner.state))
     }
 
     /// Reads the state, and enables and disables ports by it. A damaged file changes nothing.
