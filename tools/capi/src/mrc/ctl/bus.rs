@@ -93,7 +93,9 @@ impl Bus {
 
     /// The sockets of all processes that use the device, this one's too.
     pub(crate) fn processes(&self) -> Vec<String> {
-        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        // Other programs name sockets as they like, and not always in UTF-8.
+        let sockets = fs::read("/proc/net/unix").unwrap_or_default();
+        let sockets = String::from_utf8_lossy(&sockets);
         let names =
             sockets.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'));
         names.filter(|name| name.starts_with(&self.prefix)).map(str::to_owned).collect()
@@ -170,6 +172,8 @@ mod tests {
     #[test]
     fn all_processes_of_a_device_hear_and_no_others() {
         let other = Bus::open(IpAddr::from([127, 0, 77, 10]), nonce(1)).unwrap();
+        let odd = [&[0xff, 0xfe, b'/'], &nonce(1).to_le_bytes()[..]].concat();
+        let _odd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(odd).unwrap()).unwrap();
         let device = IpAddr::from([127, 0, 77, 100]);
         let buses = [2, 3].map(|test| Bus::open(device, nonce(test)).unwrap());
         let event = Change { value: 7, port: 2, state: 1 };

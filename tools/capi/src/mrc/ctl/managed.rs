@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::bus::{Bus, Census, Change, MAX_CHANGES, Message};
 use super::events::EvEvents;
 use super::state::{DeviceState, Profile, Refusal, Result, refuse};
-use super::store::Store;
+use super::store::{Store, Version};
 use crate::error::tell;
 use crate::nic::mix;
 use crate::plane::Plane;
@@ -33,7 +33,7 @@ pub(crate) struct Managed {
 struct Inner {
     state: Arc<DeviceState>,
     /// The version of the file that was read last, to see if it has changed.
-    version: Option<(u64, i64, i64, u64)>,
+    version: Option<Version>,
     /// The last damage of the file that was told.
     damage: String,
     unsent: BTreeMap<String, VecDeque<Message>>,
@@ -90,21 +90,27 @@ impl Managed {
 
     /// Reads the state, and enables and disables ports by it. A damaged file changes nothing.
     pub(crate) fn refresh(&self) -> Arc<DeviceState> {
+        let mut inner = self.inner();
+        // Before the file: what is written after this is read now or at the next call.
         let version = self.store.version();
-        if core::mem::replace(&mut self.inner().version, version) == version && version.is_some() {
+        if version.is_some() && inner.version == version {
             // Anybody can say that something has changed.
-            return self.state();
+            return Arc::clone(&inner.state);
         }
-        match self.read() {
-            Ok(_) => self.inner().damage.clear(),
+        match self.store.read() {
+            Ok(state) => {
+                inner.state = Arc::new(state);
+                inner.damage.clear();
+                inner.version = version;
+            }
             Err(refusal) => {
-                let damage = core::mem::replace(&mut self.inner().damage, refusal.why.clone());
-                if damage != refusal.why {
+                if inner.damage != refusal.why {
                     tell("the state of the device", &refusal.why);
                 }
+                inner.damage = refusal.why;
             }
         }
-        let state = self.state();
+        let state = Arc::clone(&inner.state);
         for (port, plane) in (1..).zip(&self.planes) {
             plane.set_enabled(state.is_enabled(port));
         }

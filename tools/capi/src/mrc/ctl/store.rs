@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::state::{DeviceState, Refusal, Result, refuse};
 
@@ -18,6 +19,9 @@ use super::state::{DeviceState, Refusal, Result, refuse};
 const MAX_BYTES: u64 = 16 << 20;
 /// `CAP_NET_ADMIN`, as a bit of the capabilities of a process.
 const NET_ADMIN: u64 = 1 << 12;
+
+/// The number, the time and the length of a file.
+pub(crate) type Version = (u64, i64, i64, u64);
 
 /// See the [module documentation](self).
 #[derive(Debug)]
@@ -75,7 +79,7 @@ impl Store {
     }
 
     /// What tells one version of the file from another; `None`: there is no file.
-    pub(crate) fn version(&self) -> Option<(u64, i64, i64, u64)> {
+    pub(crate) fn version(&self) -> Option<Version> {
         let file = fs::metadata(self.path()).ok()?;
         Some((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
     }
@@ -129,6 +133,11 @@ impl Store {
         let write = || {
             let mut file = File::create(&next)?;
             file.write_all(&bytes)?;
+            // The clock of files may stand still between two changes, and their numbers are used again.
+            if let Ok(before) = fs::metadata(&path).and_then(|file| file.modified()) {
+                let written = file.metadata()?.modified()?;
+                file.set_modified(written.max(before + Duration::from_nanos(1)))?;
+            }
             fs::rename(&next, &path)
         };
         write().map_err(failed("written", &path))
@@ -166,6 +175,15 @@ mod tests {
         assert!(first.is_some() && first == store.version());
         store.change(disable(32)).unwrap();
         assert_ne!(store.version(), first);
+        // However fast they follow each other, and though the file system uses the numbers of files again.
+        let versions: std::collections::BTreeSet<_> = (0..64)
+            .map(|change| {
+                store.change(|state| Ok(state.set_enabled(3, change % 2 == 0))).unwrap();
+                let (_, seconds, nanoseconds, _) = store.version().unwrap();
+                (seconds, nanoseconds)
+            })
+            .collect();
+        assert_eq!(versions.len(), 64);
         let other = Store::new(Some(&store.folder), 7, IpAddr::from([10, 0, 0, 1]));
         let state = other.read().unwrap();
         assert_eq!([1, 2, 31, 32].map(|port| state.is_enabled(port)), [true, false, true, false]);
