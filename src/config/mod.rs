@@ -1,5 +1,6 @@
 //! Settings of an endpoint; every limit has a name and is checked.
 
+mod deny_list;
 mod qpn_share;
 mod routes;
 
@@ -13,6 +14,7 @@ use crate::seed::Seed;
 use crate::wire::stack::Outer;
 use crate::wire::{DscpMap, EntropyMode, Ev, OpPosition, StevOrder, UDP_PORT_MRC};
 
+pub use deny_list::{DenyList, DenyListError, DenyRule};
 pub use qpn_share::QpnShare;
 pub use routes::Route;
 pub(crate) use routes::Routes;

@@ -122,6 +122,11 @@ impl Routes {
         })
     }
 
+    /// The paths from `port` to `ip`, if packets are source-routed.
+    pub(crate) fn path(&self, port: u8, ip: IpAddr) -> Option<&EvProfile> {
+        Some(&self.find(port, ip)?.outer.as_ref()?.path)
+    }
+
     /// The headers of packets to a peer from our port with index `port`, which is `ours`.
     pub(crate) fn template(
         &self,
@@ -156,10 +161,7 @@ impl Routes {
         wanted: &EvSource,
         peer: &[PortAddr],
     ) -> Result<Option<EvSource>, PathConfigError> {
-        let profile = |port: u8, addr: Option<&PortAddr>| {
-            let outer = self.find(port, addr?.ip)?.outer.as_ref()?;
-            Some(outer.path.clone())
-        };
+        let profile = |port: u8, addr: Option<&PortAddr>| self.path(port, addr?.ip).cloned();
         let planes = 0..cfg.ports.len() as u8;
         let profiles: Arc<[Option<EvProfile>]> =
             planes.map(|port| profile(port, peer.get(usize::from(port)))).collect();

@@ -113,6 +113,7 @@ impl Endpoint {
         let qp = Qp::new((qpn, slot), pd, psn, QpInit { path, ..init }, paths)?;
         qp.log_state(&self.cx.peers);
         self.qps.insert(qp);
+        self.follow_list(slot);
         self.make_room();
         Ok(qpn)
     }
@@ -357,6 +358,7 @@ impl Endpoint {
             paths.deny_as(&qp.paths);
             (qp.paths, qp.init.path) = (paths, path);
         }
+        self.follow_list(slot);
         Ok(())
     }
 
@@ -384,6 +386,7 @@ impl Endpoint {
         qp.member = member;
         qp.set_ports(local, open);
         peers.arm(index);
+        self.follow_list(slot);
         Ok(())
     }
 
@@ -545,7 +548,7 @@ impl Endpoint {
         }
     }
 
-    fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
+    pub(super) fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
         let qp = self.qps.find_mut(qpn)?;
         let result = act(&mut qp.paths);
         let (slot, control) = (qp.slot, Wakes::CONTROL.when(qp.responder.has_pending_acks()));

@@ -20,6 +20,7 @@
 //! therefore the same, byte for byte. Nothing allocates per packet once windows and queues have reached their sizes.
 
 mod control;
+mod deny_list;
 mod receive;
 mod reclaim;
 mod requests;
@@ -28,7 +29,10 @@ mod timers;
 mod transmit;
 mod tx_scheduler;
 
-pub use crate::config::{ConfigError, EndpointConfig, Limits, LocalPort, PortAddr, QpnShare, Route};
+pub use crate::config::{
+    ConfigError, DenyList, DenyListError, DenyRule, EndpointConfig, Limits, LocalPort, PortAddr, QpnShare,
+    Route,
+};
 pub use crate::qp::{
     CqId, EndpointError, Event, Extensions, FailReason, PostError, QpAttr, QpCap, QpCounters, QpFailure,
     QpInfo, QpInit, QpModify, QpPeer, QpState, QpStatus, RetryAttr, RtrAttr, RtsAttr, Transmit, entropy_name,
@@ -38,6 +42,7 @@ pub use ipnet::IpNet;
 pub use share::Forward;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use rand::rngs::ChaCha20Rng;
 use spindrift_wire::batch_ids::BatchIds;
@@ -70,6 +75,7 @@ pub struct Endpoint {
     given_back: VecDeque<Transmit>,
     burst: Burst,
     timers: TimerHeap,
+    deny_list: Arc<DenyList>,
     /// No timer expires before this time.
     timers_from: Time,
     /// The next queue pair that `reclaim` visits, and when.
@@ -109,6 +115,7 @@ impl Endpoint {
             given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
             burst: Burst { number: 0, packets: 0, same_path_batch },
             timers: TimerHeap::default(),
+            deny_list: Arc::default(),
             timers_from: Time::ZERO,
             next_visit: 0,
             visit_at: Time::ZERO,

@@ -1,7 +1,7 @@
 //! State changes of entropy values after feedback, and the active and backup sets.
 
 use super::steer::LOSS_SKIPS;
-use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PlaneSet};
+use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, LISTED, Paths, Plane, PlaneSet};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -98,13 +98,11 @@ impl Paths {
     pub fn deny_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
         let mut changed = 0;
         for id in 0..self.entries.len() as u16 {
-            if !self.matches(id, ev, plane) || self.has(id, DENIED) {
+            if !self.matches(id, ev, plane) || self.has(id, DENIED) && !self.has(id, LISTED) {
                 continue;
             }
-            if self.has(id, BAD) {
-                self.prober.bad -= 1;
-            } else {
-                self.take_out(id);
+            if !self.has(id, DENIED) {
+                self.deny_id(id);
             }
             self.set_flags(id, DENIED);
             changed += 1;
@@ -113,16 +111,36 @@ impl Paths {
         changed
     }
 
-    /// Allows a denied entropy value again: it is GOOD (MRC 1.0 figure 5). Returns the number of changes.
+    /// Takes a value that is not denied out of use.
+    pub(super) fn deny_id(&mut self, id: u16) {
+        if self.has(id, BAD) {
+            self.prober.bad -= 1;
+        } else {
+            self.take_out(id);
+        }
+    }
+
+    /// A denied value is GOOD again.
+    pub(super) fn allow_id(&mut self, id: u16) {
+        self.set_flags(id, 0);
+        self.prober.forget(id);
+        self.bring_back(id);
+    }
+
+    /// Allows an entropy value again that [`deny_ev`](Self::deny_ev) denied: it is GOOD (MRC 1.0 figure 5), unless a deny
+    /// list has it. Returns the number of changes.
     pub fn allow_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
         let mut changed = 0;
         for id in 0..self.entries.len() as u16 {
-            if self.matches(id, ev, plane) && self.has(id, DENIED) {
-                self.set_flags(id, 0);
-                self.prober.forget(id);
-                self.bring_back(id);
-                changed += 1;
+            if !self.matches(id, ev, plane) || !self.has(id, DENIED) || self.has(id, LISTED) {
+                continue;
             }
+            if self.stays_listed(id) {
+                self.set_flags(id, DENIED | LISTED);
+            } else {
+                self.allow_id(id);
+            }
+            changed += 1;
         }
         self.planes_changed();
         changed
@@ -148,9 +166,10 @@ impl Paths {
         changed
     }
 
-    /// Denies what `other` denies: planes, and entropy values that both have.
+    /// Denies what the application has denied to `other`: planes, and entropy values that both have.
     pub(crate) fn deny_as(&mut self, other: &Self) {
-        for id in (0..other.entries.len() as u16).map(EvId).filter(|&id| other.has(id.0, DENIED)) {
+        let denied = |id: &EvId| other.has(id.0, DENIED) && !other.has(id.0, LISTED);
+        for id in (0..other.entries.len() as u16).map(EvId).filter(denied) {
             self.deny_ev(other.ev(id), Some(other.plane(id)));
         }
         self.denied_planes = other.denied_planes;
@@ -168,12 +187,12 @@ impl Paths {
             return;
         }
         let plane = entry.plane;
-        if self.is_needed(plane) {
+        if self.is_needed(plane) && !self.release_listed() {
             let Some(other) = self.bad_to_use(|other| other.flags & ALIVE != 0) else {
                 self.counters.floor_holds += 1;
                 self.pass_over(id, LOSS_SKIPS);
                 self.force(id);
-                if self.roles.is_some() {
+                if self.has_idle_sets() {
                     self.role_health_changed();
                 }
                 return;
@@ -225,12 +244,13 @@ impl Paths {
     }
 
     /// Handles a change of ports or of the deny list.
-    fn planes_changed(&mut self) {
+    pub(super) fn planes_changed(&mut self) {
         let mask = PlaneSet::first(self.planes.len() as u8).0;
         let open = mask & self.local_ports & self.peer_ports & !self.denied_planes;
         let returned = open & !self.open;
         self.open = open;
         self.choose_role();
+        self.choose_avoided();
         self.probe_planes_soon(returned);
         self.keep_floor();
         self.refresh_usable();
@@ -244,6 +264,9 @@ impl Paths {
     /// included: a path that may be bad is better than none.
     pub(super) fn keep_floor(&mut self) {
         self.share_backups();
+        if self.active_open() < self.min_active && self.release_listed() {
+            self.share_backups();
+        }
         while self.active_open() < self.min_active {
             let Some(id) = self.bad_to_use(|_| true) else { return };
             self.counters.floor_returns += 1;
@@ -288,7 +311,7 @@ impl Paths {
         let states = || (0..).zip(self.planes.iter());
         let working = states().filter(|&(plane, state)| self.open >> plane & 1 == 1 && state.active > 0);
         self.working = working.fold(0, |mask, (plane, _)| mask | 1 << plane);
-        let serving = self.working & self.serving;
+        let serving = self.working & self.carrying();
         let usable = if serving == 0 { self.working } else { serving };
         for (plane, state) in (0..).zip(self.planes.iter_mut()) {
             if usable >> plane & 1 == 0 {

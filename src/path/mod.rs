@@ -10,6 +10,7 @@
 //! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_packet_lost`](Paths::on_packet_lost), [`on_loss`](Paths::on_loss), [`on_unmarked`](Paths::on_unmarked), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
 //! | [`on_probe_answer`](Paths::on_probe_answer), [`on_timer`](Paths::on_timer) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
 //! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
+//! | [`follow_deny_list`](Paths::follow_deny_list) | [`deny_list_status`](Paths::deny_list_status) |
 //! | [`prefer`](Paths::prefer), [`fail_serving`](Paths::fail_serving) | [`role_status`](Paths::role_status) |
 //! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_acks`](Paths::end_acks), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
 //!
@@ -32,6 +33,7 @@
 
 mod blame;
 mod config;
+mod deny_list;
 mod ev_pool;
 mod events;
 mod health;
@@ -54,12 +56,14 @@ pub use self::blame::LossSigns;
 pub use self::config::{
     EvSource, MAX_EVS, MAX_PLANES, MAX_PROBE_INTERVAL_NS, MAX_REVERSE_PER_PLANE, PathConfig, PathConfigError,
 };
+pub use self::deny_list::DenyListStatus;
 pub use self::probe::{MAX_PROBES_IN_FLIGHT, Probe};
 pub use self::roles::{PlaneRole, RoleStatus};
 pub use self::status::{EvEvent, EvState, EvStatus, PathCounters};
 pub use self::steer::MAX_SKIP_LIMIT;
 
 use self::blame::Losses;
+use self::deny_list::Listed;
 use self::events::Events;
 pub(crate) use self::hold::HoldTime;
 use self::probe::Prober;
@@ -162,7 +166,7 @@ pub enum EvMark {
 struct Entry {
     ev: Ev,
     plane: u8,
-    /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`, `FORCED`.
+    /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`, `FORCED`, `LISTED`.
     flags: u8,
     /// Number of times still to be passed over: in SKIP unless 0.
     skip: u8,
@@ -172,14 +176,16 @@ struct Entry {
 
 /// `ASSUMED_BAD`: out of use, being probed.
 const BAD: u8 = 1;
-/// Denied by the operator.
+/// Denied by the application, or by a deny list.
 const DENIED: u8 = 2;
 /// Bad, and a probe is in flight.
 const PROBING: u8 = 4;
 /// Live: `ASSUMED_BAD`, and a packet has arrived on it since the last loss or expired probe.
 const ALIVE: u8 = 8;
-/// Neither bad nor denied, but only to keep `min_active`: nothing shows that it works. Set only if planes have roles.
+/// Neither bad nor denied, but only to keep `min_active`: nothing shows that it works. Set only if planes stand by.
 const FORCED: u8 = 16;
+/// Denied, and by a deny list alone.
+const LISTED: u8 = 32;
 
 /// One plane's part of the arrays, and the state of its rotation.
 ///
@@ -224,14 +230,22 @@ pub struct Paths {
     open: u32,
     /// Open planes with at least one active entropy value.
     working: u32,
-    /// Those of them that serve, or all if none does.
+    /// Those of them that serve and do not stand by, or all if none does.
     usable: u32,
     /// Planes whose role lets them carry packets: all, if planes have no roles.
     serving: u32,
-    /// Planes whose role lets them carry acknowledgements.
+    /// Planes whose role lets them carry acknowledgements, and which a deny list avoids or not, as that on which the
+    /// last packet arrived.
     ack_role: u32,
     /// `None` if planes have no roles.
     roles: Option<Box<Roles>>,
+    /// Planes of the role that serves that stand by because of a deny list.
+    avoided: u32,
+    /// What is on the deny list; `None` if nothing is.
+    listed: Option<Box<Listed>>,
+    /// The hold time, at first and at most, ns.
+    hold_ns: u64,
+    hold_max_ns: u64,
     /// Planes whose turn in this round is still to come.
     round: u32,
     local_ports: u32,
@@ -303,6 +317,10 @@ impl Paths {
             serving,
             ack_role: serving,
             roles: Roles::new(cfg),
+            avoided: 0,
+            listed: None,
+            hold_ns: cfg.failback_hold_ns,
+            hold_max_ns: cfg.failback_hold_max_ns,
             local_ports: all,
             peer_ports: all,
             denied_planes: 0,

@@ -272,10 +272,11 @@ impl Paths {
     }
 
     /// Expires probes; see [`poll_probe`](Self::poll_probe). Also returns packets to the preferred
-    /// [role](super::PlaneRole) when its hold time is over.
+    /// [role](super::PlaneRole) when its hold time is over, and follows a deny list again.
     pub fn on_timer(&mut self, now: Time) {
         self.expire_probes(now);
         self.run_roles(now);
+        self.run_deny_list(now);
     }
 
     fn expire_probes(&mut self, now: Time) {
@@ -312,7 +313,7 @@ impl Paths {
     /// caller that polls probes anyway.
     pub fn next_expiry(&self) -> Time {
         let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.until);
-        waiting.min().unwrap_or(Time::NEVER).min(self.next_role_timeout())
+        waiting.min().unwrap_or(Time::NEVER).min(self.next_role_timeout()).min(self.next_deny_list_timeout())
     }
 
     pub(super) fn schedule_first_probe(&mut self, id: EvId, now: Time) {

@@ -189,7 +189,7 @@ impl Paths {
         if !self.idle_is_fit() {
             return None;
         }
-        let failed = PlaneSet(self.serving);
+        let failed = PlaneSet(self.carrying());
         for id in (0..self.entries.len() as u16).map(EvId) {
             if failed.contains(self.plane(id)) && !self.has(id.0, BAD | DENIED) {
                 self.take_out(id.0);
@@ -211,7 +211,7 @@ impl Paths {
 
     /// Planes that stand by.
     const fn idle_planes(&self) -> u32 {
-        PlaneSet::first(self.planes.len() as u8).0 & !self.serving
+        PlaneSet::first(self.planes.len() as u8).0 & !self.carrying()
     }
 
     /// Whether planes stand by.
@@ -222,10 +222,11 @@ impl Paths {
 
     /// Whether the plane of this path does not stand by.
     pub(crate) fn is_serving(&self, id: EvId) -> bool {
-        PlaneSet(self.serving).contains(self.plane(id))
+        PlaneSet(self.carrying()).contains(self.plane(id))
     }
 
-    /// A packet to be acknowledged arrived on `plane`: acknowledgements leave on planes with the same role.
+    /// A packet to be acknowledged arrived on `plane`: acknowledgements leave on planes with the same role. A deny list
+    /// divides the planes of a role in the same way.
     #[inline]
     pub(crate) fn acks_follow(&mut self, plane: u8) {
         if !PlaneSet(self.ack_role).contains(plane) {
@@ -234,10 +235,11 @@ impl Paths {
     }
 
     #[cold]
-    fn switch_acks(&mut self, plane: u8) {
-        if let Some(roles) = self.roles.as_deref() {
-            self.ack_role = roles.planes_like(plane);
-        }
+    pub(super) fn switch_acks(&mut self, plane: u8) {
+        let all = PlaneSet::first(self.planes.len() as u8).0;
+        let role = self.roles.as_deref().map_or(all, |roles| roles.planes_like(plane));
+        let avoided = PlaneSet(self.avoided);
+        self.ack_role = role & if avoided.contains(plane) { avoided.0 } else { !avoided.0 };
     }
 
     /// Planes on which acknowledgements leave: those of the role on which packets arrive, unless none of them has an
@@ -278,7 +280,7 @@ impl Paths {
 
     /// This entropy value stays in use only to keep `min_active`.
     pub(super) fn force(&mut self, id: EvId) {
-        if self.roles.is_some()
+        if self.has_idle_sets()
             && let Some(entry) = self.entries.get_mut(usize::from(id.0))
         {
             entry.flags |= FORCED;
@@ -293,6 +295,11 @@ impl Paths {
             entry.flags &= !FORCED;
             self.role_health_changed();
         }
+    }
+
+    /// Whether planes may stand by: by their role, or because of a deny list.
+    pub(super) const fn has_idle_sets(&self) -> bool {
+        self.roles.is_some() || self.listed.is_some()
     }
 
     fn serve(&mut self, planes: u32) {
@@ -330,9 +337,10 @@ impl Paths {
 
     /// The health of entropy values has changed, and so may the planes that packets take.
     pub(super) fn role_health_changed(&mut self) {
-        let before = self.serving;
+        let before = self.carrying();
         self.choose_role();
-        if self.serving != before {
+        self.choose_avoided();
+        if self.carrying() != before {
             self.keep_floor();
         }
         self.refresh_usable();
@@ -361,6 +369,7 @@ impl Paths {
 
     /// Other planes may serve.
     fn on_serving_changed(&mut self) {
+        self.choose_avoided();
         self.keep_floor();
         self.refresh_usable();
         self.find_next_probe();
@@ -442,7 +451,7 @@ impl Paths {
 
     /// Open planes to which the floor on active entropy values applies.
     pub(super) const fn floor_planes(&self) -> u32 {
-        let own = self.open & self.serving;
+        let own = self.open & self.carrying();
         if own == 0 { self.open } else { own }
     }
 }

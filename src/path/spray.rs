@@ -5,7 +5,7 @@ use core::hint::cold_path;
 use rand_xoshiro::SplitMix64;
 
 use super::ev_pool::below;
-use super::{ALIVE, BAD, DENIED, Entry, EvId, PathHint, Paths, Plane, PlaneSet, SelectedPath};
+use super::{ALIVE, BAD, DENIED, Entry, EvId, LISTED, PathHint, Paths, Plane, PlaneSet, SelectedPath};
 
 /// Maximum of saved turns of a plane without room. It is enough for a full transmit ring of a small port. More would
 /// let a plane that was blocked for long flood its path when it gets room again.
@@ -44,14 +44,13 @@ impl Paths {
     pub(crate) fn pick_bad(&mut self, free: PlaneSet, avoid: EvId) -> Option<SelectedPath> {
         let open = PlaneSet(self.open & free.0);
         let own = self.plane(avoid);
-        let bad =
-            self.entries.iter().zip(0..).filter(|&(entry, id)| {
-                entry.flags & BAD != 0 && open.contains(entry.plane) && EvId(id) != avoid
-            });
+        let bad = self.entries.iter().zip(0..).filter(|&(entry, id)| {
+            Self::may_be_tried(entry) && open.contains(entry.plane) && EvId(id) != avoid
+        });
         let mut best = None;
         let mut equals = 0;
         for (entry, id) in bad {
-            let rank = (entry.plane == own, entry.flags & ALIVE == 0);
+            let rank = (entry.plane == own, entry.flags & (ALIVE | LISTED) == 0);
             match best {
                 Some((other, _)) if other < rank => continue,
                 Some((other, _)) if other == rank => equals += 1,

@@ -1,6 +1,6 @@
 //! Snapshots of the paths for users and tools.
 
-use super::{BAD, DENIED, Entry, EvId, Paths, Plane};
+use super::{BAD, DENIED, Entry, EvId, Listed, Paths, Plane, PlaneSet};
 use crate::wire::Ev;
 
 /// The state of an entropy value. The numbers are those of the OCP API, where SKIP is not visible.
@@ -130,10 +130,12 @@ impl Paths {
             + self.losses.memory_bytes()
             + self.reverse.memory_bytes()
             + self.roles.as_deref().map_or(0, size_of_val)
+            + self.listed.as_deref().map_or(0, Listed::memory_bytes)
     }
 
     fn status(&self, id: EvId, entry: Entry, at: u16, plane: &Plane) -> EvStatus {
-        let denied = entry.flags & DENIED != 0 || self.denied_planes >> entry.plane & 1 == 1;
+        let planes = PlaneSet(self.denied_planes | self.avoided);
+        let denied = entry.flags & DENIED != 0 || planes.contains(entry.plane);
         let state = if denied {
             EvState::Denied
         } else if entry.flags & BAD != 0 {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tracing::field::display;
 use tracing::{debug, error, info};
 
-use crate::path::{EvEvent, EvState, PlaneSet};
+use crate::path::{DenyListStatus, EvEvent, EvState, PlaneSet};
 use crate::peer::Peers;
 use crate::wire::{Ev, Qpn};
 
@@ -93,6 +93,13 @@ impl Qp {
         } else {
             of_qp!(info, "spindrift::path", who, ev, plane, "path allowed");
         }
+    }
+
+    #[cold]
+    pub(crate) fn log_deny_list(&self, peers: &Peers, status: DenyListStatus) {
+        let who = self.who(peers);
+        let DenyListStatus { planes, avoided, evs, released } = status;
+        of_qp!(info, "spindrift::path", who, %planes, %avoided, evs, released, "deny list followed");
     }
 
     #[cold]

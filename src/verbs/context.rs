@@ -11,7 +11,7 @@ use std::sync::Arc;
 use spindrift_pmd::{Port, PortCaps};
 
 use crate::counters::Counters;
-use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
+use crate::endpoint::{CqId, DenyList, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
     AsyncEvent, ControlError, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
     Lanes, LanesShared, PollMode, Snapshot, fresh_seed,
@@ -23,6 +23,9 @@ use crate::work::SrqId;
 
 use super::error::VerbsError;
 use super::port_attr::PortAttr;
+
+/// Queue pairs that one control call changes, so that no lane stops for long.
+const QPS_PER_CALL: usize = 16;
 
 /// Makes a NIC of these ports, one per plane, for [`Context::open`].
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
@@ -304,6 +307,28 @@ impl Context {
     /// There is no such lane.
     pub fn counters_of(&self, lane: usize) -> (Counters, LaneCounters) {
         self.shared.lanes.counters(lane, |seen| (seen.transport.clone(), seen.lane))
+    }
+
+    /// Sets the list of paths that all queue pairs avoid as far as they can, in place of an earlier one: those that there
+    /// are, and those to come. See [`Paths::follow_deny_list`](crate::path::Paths::follow_deny_list).
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call of this context on the same thread.
+    pub fn set_deny_list(&self, list: &Arc<DenyList>) -> Result<(), VerbsError> {
+        for lane in 0..self.lanes() {
+            let qpns: Vec<Qpn> = self.with_endpoint_of(lane, |endpoint| {
+                endpoint.set_deny_list(Arc::clone(list));
+                endpoint.qpns().collect()
+            })?;
+            for some in qpns.chunks(QPS_PER_CALL) {
+                self.with_endpoint_of(lane, |endpoint| {
+                    for &qpn in some {
+                        endpoint.follow_deny_list(qpn);
+                    }
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads or changes the transport's state on the first lane between two polls: path states, deny lists, and

@@ -5,6 +5,7 @@
 
 mod crowd;
 mod dead_paths;
+mod deny_list;
 mod flow;
 mod host;
 mod marks;

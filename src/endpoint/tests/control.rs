@@ -1,5 +1,7 @@
 //! Peers, ports, keys and denied paths; visits to queue pairs.
 
+use std::net::IpAddr;
+
 use super::*;
 use crate::wire::Aeth;
 use crate::wire::{EndpointOp, Packet};
@@ -337,4 +339,66 @@ fn only_quiet_queue_pairs_give_memory_up() {
         assert!(kept(true) > idle + 100);
         assert!(kept(false) < idle + 100);
     }
+}
+
+/// Queue pairs made before and after the list follow it, in each state, and their peer's address counts once they have one.
+#[test]
+fn queue_pairs_follow_the_deny_list_of_the_host() {
+    let ip = |plane: u8, last: u8| IpAddr::from([10, 0, plane, last]);
+    let ports = [0, 1].map(|plane| LocalPort { ip: ip(plane, 1), ..port(plane) }).to_vec();
+    let mut endpoint = Endpoint::new(EndpointConfig::new(ports)).unwrap();
+    let pd = endpoint.alloc_pd();
+    let now = Time(1);
+    let make = |endpoint: &mut Endpoint| {
+        let path = PathConfig { active: 8, backup: 0, min_active: 2, ..PathConfig::new(2) };
+        endpoint.create_qp(QpInit { path, ..QpInit::new(pd, CqId(0), CqId(0)) }).unwrap()
+    };
+    let denied = |endpoint: &Endpoint, qpn| {
+        let denied = endpoint.ev_states(qpn).unwrap().filter(|ev| ev.state == EvState::Denied);
+        denied.map(|ev| (ev.plane, ev.ev)).collect::<Vec<_>>()
+    };
+    let avoided = |endpoint: &Endpoint, qpn| endpoint.deny_list_status(qpn).map(|status| status.avoided.0);
+    let before = make(&mut endpoint);
+    let first = endpoint.ev_states(before).unwrap().next().unwrap();
+    let (plane, ev) = (first.plane, first.ev);
+    let set = |endpoint: &mut Endpoint, rules: &[DenyRule]| {
+        endpoint.set_deny_list(Arc::new(DenyList::new(rules).unwrap()));
+    };
+    set(&mut endpoint, &[DenyRule::Ev { value: ev.0, mask: u32::MAX, plane: None }]);
+    assert_eq!(denied(&endpoint, before), vec![], "it has not been told yet");
+    endpoint.follow_deny_list(before);
+    assert_eq!(denied(&endpoint, before), [(plane, ev)]);
+    // A plane to a peer, for those that are connected to it.
+    set(&mut endpoint, &[DenyRule::Peer { address: ip(1, 2) }]);
+    endpoint.follow_deny_list(before);
+    assert_eq!((denied(&endpoint, before), avoided(&endpoint, before)), (vec![], None));
+    let connect = |endpoint: &mut Endpoint, qpn, last| {
+        let ports = [0, 1].map(|plane| PortAddr { ip: ip(plane, last), mac: [2; 6] }).to_vec();
+        let info = endpoint.qp_info(qpn).unwrap();
+        let rtr = rtr_to(ports, info.udp_port);
+        to_rts(endpoint, now, qpn, RtrAttr { path_mtu: info.mtu, mpr_dest: info.mpr, ..rtr });
+    };
+    connect(&mut endpoint, before, 2);
+    assert_eq!(avoided(&endpoint, before), Some(0b10));
+    let [same, other] = [2, 3].map(|last| {
+        let qpn = make(&mut endpoint);
+        connect(&mut endpoint, qpn, last);
+        qpn
+    });
+    assert_eq!([same, other].map(|qpn| avoided(&endpoint, qpn)), [Some(0b10), None]);
+    // RESET forgets the peer, and another path set follows too.
+    let again = endpoint.modify_qp(now, same, QpModify::Reset).unwrap();
+    assert_eq!(avoided(&endpoint, again), None);
+    set(&mut endpoint, &[DenyRule::Plane { plane: 0 }]);
+    endpoint.modify_qp(now, again, QpModify::Paths(Box::new(PathConfig::new(2)))).unwrap();
+    assert_eq!(avoided(&endpoint, again), Some(0b01));
+    endpoint.follow_deny_list(before);
+    let unknown = Qpn::new(before.get() ^ 1);
+    endpoint.follow_deny_list(unknown);
+    assert_eq!((avoided(&endpoint, before), endpoint.deny_list_status(unknown)), (Some(0b01), None));
+    let new = make(&mut endpoint);
+    assert_eq!(avoided(&endpoint, new), Some(0b01));
+    set(&mut endpoint, &[]);
+    endpoint.follow_deny_list(new);
+    assert_eq!((avoided(&endpoint, new), denied(&endpoint, new)), (None, vec![]));
 }

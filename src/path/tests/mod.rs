@@ -6,6 +6,7 @@
     reason = "a test that meets the unexpected shall fail"
 )]
 
+mod deny_list;
 mod losses;
 mod model;
 mod probes;

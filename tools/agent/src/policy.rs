@@ -141,6 +141,11 @@ impl Policy {
         Ok(Self { settings, host, watched: BTreeMap::new() })
     }
 
+    /// Whether it decides and denies nothing.
+    pub const fn is_dry_run(&self) -> bool {
+        self.settings.dry_run
+    }
+
     /// What the transports are to avoid now: nothing in a dry run.
     pub fn denied(&self, fabric: &Fabric) -> Vec<Deny> {
         if self.settings.dry_run { Vec::new() } else { self.would_deny(fabric) }

@@ -6,11 +6,13 @@
 //! | [`frame`] | probes as packets |
 //! | [`runner`] | the loop |
 //! | [`cluster`] | what several agents know together |
+//! | [`deny`] | what transports are told to avoid |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
 //! | [`metrics`] | the same for Prometheus |
 
 pub mod cluster;
+pub mod deny;
 pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -104,13 +104,31 @@ pub fn text(snapshot: &Snapshot) -> String {
             );
         }
     }
+    of_denied(&mut text, snapshot);
     text
+}
+
+/// With a policy only.
+fn of_denied(text: &mut String, snapshot: &Snapshot) {
+    let Some(deny) = &snapshot.deny else { return };
+    let _ = writeln!(
+        text,
+        "# HELP spindrift_agent_denied_processes Processes of the host that avoid what is denied.\n\
+         # TYPE spindrift_agent_denied_processes gauge\n\
+         spindrift_agent_denied_processes {}\n\
+         # HELP spindrift_agent_denied Components that the policy denies: 1 while it does.\n\
+         # TYPE spindrift_agent_denied gauge",
+        deny.processes
+    );
+    for entry in &deny.denied {
+        let _ = writeln!(text, "spindrift_agent_denied{{component=\"{}\"}} 1", entry.component);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{FindingReport, Loss, Part, Probes, Rtt, Store};
+    use crate::snapshot::{DeniedReport, DenyReport, FindingReport, Loss, Part, Probes, Rtt, Store};
 
     fn link(lower: &str, state: &str, samples: u64) -> Link {
         let loss = |net| Loss { sent: 1000, lost: 20, net };
@@ -138,11 +156,13 @@ mod tests {
             rate: 0.125,
             ..FindingReport::default()
         };
+        let denied = DeniedReport { component: "plane 1 of this host".to_owned(), ..DeniedReport::default() };
         let snapshot = Snapshot {
             probes: Probes { sent: 9, returned: 6, lost: 2, void: 1, skipped: 4, unsent: 5, refused: 7 },
             links: vec![link("p1-t0-0", "up", 5), link("p1-t0-1", "down", 0), link("p1-t0-2", "unknown", 0)],
             findings: vec![finding],
             store: Some(Store { agents: 3, error: None }),
+            deny: Some(DenyReport { denied: vec![denied], processes: 2, ..DenyReport::default() }),
             ..Snapshot::default()
         };
         let text = text(&snapshot);
@@ -177,6 +197,8 @@ mod tests {
                 "finding{{number=\"0\",kind=\"{kind}\",component=\"{name}\",fault=\"lossy\"}} 0.125"
             ));
         }
+        expected.push("denied_processes 2".to_owned());
+        expected.push("denied{component=\"plane 1 of this host\"} 1".to_owned());
         let expected: Vec<_> = expected.iter().map(|line| format!("spindrift_agent_{line}")).collect();
         assert_eq!(values, expected);
         // Each metric has its help and its type, once, before its values.

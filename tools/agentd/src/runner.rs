@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spindrift_agent::policy::{Decision, Deny, Policy};
 use spindrift_agent::{
     Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, PAYLOAD_LEN,
     ProbeCounters, View, probe_address,
@@ -15,8 +16,11 @@ use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
 
 use crate::cluster::Cluster;
+use crate::deny::{Messenger, Told, rules};
 use crate::frame::{self, Template};
-use crate::snapshot::{FindingReport, Plane, Probes, Scene, Snapshot, Store};
+use crate::snapshot::{
+    DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Scene, Snapshot, Store,
+};
 
 /// How often faults are located.
 const LOCATE_NS: u64 = 50_000_000;
@@ -58,12 +62,17 @@ pub enum Event {
     Changed(FindingReport, f64),
     /// It is not any more; the time is that of its end.
     Closed(FindingReport, f64),
+    /// The transports of this host avoid a component from now on, or no longer.
+    Decided(DecisionReport),
 }
 
 impl Event {
     /// As a JSON object, which the stream of events and `--json` have.
     pub fn json(&self) -> serde_json::Value {
         let (event, time, finding) = match self {
+            Self::Decided(decision) => {
+                return serde_json::json!({ "event": decision.what, "time": decision.time, "denied": decision.entry, "dry_run": decision.dry_run });
+            }
             Self::Opened(finding) => ("fault", finding.since, finding),
             Self::Changed(finding, at) => ("changed", *at, finding),
             Self::Closed(finding, at) => ("healed", *at, finding),
@@ -93,6 +102,25 @@ struct Port {
     shown: Plane,
 }
 
+/// What tells the transports of this host what to avoid.
+struct Denier {
+    policy: Policy,
+    messenger: Messenger,
+    denied: Vec<DeniedReport>,
+}
+
+impl Denier {
+    fn report(&self) -> DenyReport {
+        let Told { processes, errors } = self.messenger.told();
+        DenyReport {
+            dry_run: self.policy.is_dry_run(),
+            denied: self.denied.clone(),
+            processes: processes as u64,
+            errors,
+        }
+    }
+}
+
 /// An agent on this host.
 pub struct Runner {
     fabric: Fabric,
@@ -108,6 +136,7 @@ pub struct Runner {
     /// The planes whose T0 switch does not reply.
     silent: BTreeSet<u8>,
     cluster: Option<Cluster>,
+    denier: Option<Denier>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
     published: Arc<Published>,
@@ -156,6 +185,7 @@ impl Runner {
             send_error: None,
             silent: BTreeSet::new(),
             cluster: None,
+            denier: None,
             told: BTreeMap::new(),
             published: Arc::default(),
         };
@@ -166,6 +196,11 @@ impl Runner {
     /// Works together with other agents from now on.
     pub fn join(&mut self, cluster: Cluster) {
         self.cluster = Some(cluster);
+    }
+
+    /// Tells the transports of this host what to avoid from now on.
+    pub fn deny(&mut self, policy: Policy, messenger: Messenger) {
+        self.denier = Some(Denier { policy, messenger, denied: Vec::new() });
     }
 
     /// The agent.
@@ -198,8 +233,10 @@ impl Runner {
                 let others = self.exchange(now_ns);
                 let changes = self.agent.locate(now_ns, &self.fabric, others);
                 let events = changes.iter().map(|change| self.event(change, now_ns)).collect::<Vec<_>>();
-                for event in events.into_iter().chain(self.changed(now_ns)) {
-                    if let Some(cluster) = &self.cluster {
+                let events = events.into_iter().chain(self.changed(now_ns)).collect::<Vec<_>>();
+                for event in events.into_iter().chain(self.decide(now_ns)) {
+                    // What one host avoids concerns no other.
+                    if let (Some(cluster), false) = (&self.cluster, matches!(event, Event::Decided(_))) {
                         cluster.tell(event.json().to_string());
                     }
                     tell(event);
@@ -254,6 +291,46 @@ impl Runner {
             changed.map(|finding| Event::Changed(scene.finding(finding), scene.time(now_ns))).collect();
         self.told = findings.iter().map(|finding| (finding.components.clone(), is_down(finding))).collect();
         events
+    }
+
+    /// What the policy makes of the findings.
+    fn decide(&mut self, now_ns: u64) -> Vec<Event> {
+        let epoch = self.scene().epoch;
+        let (fabric, host) = (&self.fabric, self.agent.plan().host());
+        let scene = Scene { fabric, epoch };
+        let Some(denier) = &mut self.denier else { return Vec::new() };
+        let decisions = denier.policy.update(now_ns, fabric, self.agent.locator().findings());
+        if !decisions.is_empty() {
+            let rules = denier.policy.denied(fabric).into_iter().flat_map(|entry| rules(fabric, host, entry));
+            denier.messenger.set(rules.collect());
+        }
+        let report = |decision: &Decision| {
+            let (what, entry) = match *decision {
+                Decision::Deny(entry) => ("denied", entry),
+                Decision::Allow(entry) => ("allowed", entry),
+                Decision::TooMany(entry) => ("not denied", entry),
+            };
+            let rules = rules(fabric, host, entry);
+            let time = scene.time(now_ns);
+            let component = match entry {
+                Deny::Plane(plane) => format!("plane {plane} of this host"),
+                Deny::Component(component) => {
+                    let Part { kind, name } = scene.part(component);
+                    format!("{kind} {name}")
+                }
+            };
+            let rules = rules.iter().map(ToString::to_string).collect();
+            let entry = DeniedReport { component, rules, since: time };
+            DecisionReport { what, time, entry, dry_run: denier.policy.is_dry_run() }
+        };
+        let reports: Vec<_> = decisions.iter().map(report).collect();
+        for report in &reports {
+            denier.denied.retain(|entry| entry.component != report.entry.component);
+            if report.what == "denied" {
+                denier.denied.push(report.entry.clone());
+            }
+        }
+        reports.into_iter().map(Event::Decided).collect()
     }
 
     fn receive(&mut self) {
@@ -326,6 +403,7 @@ impl Runner {
                 agents: cluster.hosts().len() as u64 + 1,
                 error: cluster.condition().1,
             }),
+            deny: self.denier.as_ref().map(Denier::report),
             planes: self.ports.iter().map(|port| port.shown.clone()).collect(),
             links: scene.links(&self.agent, now_ns),
             findings: self.agent.locator().findings().iter().map(|finding| scene.finding(finding)).collect(),

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub send_error: Option<String>,
     /// The store by which agents work together, if there is one.
     pub store: Option<Store>,
+    /// What the transports of the host are told to avoid, if there is a policy.
+    pub deny: Option<DenyReport>,
     /// The ports of the host.
     pub planes: Vec<Plane>,
     /// The links that the agent probes, from the host up.
@@ -43,6 +45,43 @@ pub struct Store {
     pub agents: u64,
     /// Why it cannot be reached, if so.
     pub error: Option<String>,
+}
+
+/// What the transports of the host are told to avoid.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DenyReport {
+    /// It is decided and nobody is told.
+    pub dry_run: bool,
+    /// What is denied.
+    pub denied: Vec<DeniedReport>,
+    /// Processes that follow it.
+    pub processes: u64,
+    /// Why others do not, one reason for each.
+    pub errors: Vec<String>,
+}
+
+/// A component that is denied.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeniedReport {
+    /// What it is.
+    pub component: String,
+    /// The paths that this concerns, as `spindrift ctl status` shows them.
+    pub rules: Vec<String>,
+    /// Since when.
+    pub since: f64,
+}
+
+/// A decision of the policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionReport {
+    /// `denied`, `allowed` or `not denied`: too many others are.
+    pub what: &'static str,
+    /// When it was made.
+    pub time: f64,
+    /// About what.
+    pub entry: DeniedReport,
+    /// It is decided, and nobody is told.
+    pub dry_run: bool,
 }
 
 /// Counters since the start.

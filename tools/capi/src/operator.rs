@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use spindrift::endpoint::DenyList;
 use spindrift::verbs::VerbsError;
 use spindrift_control::{ControlDir, Controlled, Moved, PlaneStatus, QpStatus, Role, Server};
 use spindrift_programs::OperatorFolder;
@@ -64,6 +65,10 @@ impl Controlled for Seen {
             }
         }
         Ok(moved)
+    }
+
+    fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError> {
+        self.0.upgrade().map_or(Ok(()), |nic| nic.verbs.set_deny_list(&Arc::new(list)))
     }
 }
 

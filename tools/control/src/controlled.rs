@@ -1,6 +1,8 @@
 //! What a control socket controls.
 
-use spindrift::endpoint::Endpoint;
+use std::sync::Arc;
+
+use spindrift::endpoint::{DenyList, Endpoint};
 use spindrift::verbs::{Context, VerbsError};
 use spindrift::wire::Qpn;
 
@@ -28,6 +30,12 @@ pub trait Controlled: Send + 'static {
     /// # Errors
     /// [`VerbsError`].
     fn prefer(&self, role: Role, queue_pair: Option<u32>) -> Result<Moved, VerbsError>;
+
+    /// Sets the paths that all queue pairs avoid from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError>;
 }
 
 impl Controlled for Context {
@@ -59,6 +67,10 @@ impl Controlled for Context {
             list.push(qpn.get());
         })?;
         Ok(moved)
+    }
+
+    fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError> {
+        Self::set_deny_list(self, &Arc::new(list))
     }
 }
 

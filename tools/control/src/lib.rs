@@ -1,4 +1,5 @@
-//! The control socket: through it an operator sees the queue pairs of a running process, and moves them to another NIC.
+//! The control socket: through it an operator sees the queue pairs of a running process, moves them to another NIC,
+//! and tells them which paths to avoid.
 //!
 //! A process that has a [`Server`] listens at a Unix socket in a [folder](ControlDir) that belongs to its user.
 //! `spindrift ctl` is the client; [`ControlDir::sockets`] finds the sockets of all processes.
@@ -30,15 +31,17 @@
 
 mod client;
 mod controlled;
+mod deny;
 mod dir;
 mod message;
 mod server;
 
 pub use client::{Socket, TIMEOUT};
 pub use controlled::Controlled;
+pub use deny::DenyEntry;
 pub use dir::ControlDir;
 pub use message::{
-    Moved, PeerStatus, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, ShiftStatus, Status,
+    Denied, Moved, PeerStatus, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, ShiftStatus, Status,
 };
 pub use server::Server;
 

@@ -3,13 +3,15 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use spindrift::endpoint::Endpoint;
-use spindrift::path::{PlaneRole, PlaneSet, RoleStatus};
+use spindrift::endpoint::{DenyRule, Endpoint};
+use spindrift::path::{DenyListStatus, PlaneRole, PlaneSet, RoleStatus};
 use spindrift::verbs::{PortAttr, QpAttr, QpState};
 use spindrift::wire::Qpn;
 
+use crate::deny::DenyEntry;
+
 /// What a client wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Request {
@@ -22,6 +24,28 @@ pub enum Request {
         /// The number of the queue pair; all if there is none.
         #[serde(default)]
         queue_pair: Option<u32>,
+    },
+    /// Avoid paths: [`Context::set_deny_list`](spindrift::verbs::Context::set_deny_list). All queue pairs of the process
+    /// follow the rules of all sources together.
+    Deny {
+        /// Who wants it.
+        source: String,
+        /// Which paths.
+        rules: Vec<DenyRule>,
+        /// These are in place of all earlier rules of the source.
+        #[serde(default)]
+        replace: bool,
+        /// The rules end by themselves after so many milliseconds; never if there is none.
+        #[serde(default)]
+        lifetime_ms: Option<u64>,
+    },
+    /// Avoid them no longer.
+    Allow {
+        /// Who wanted to avoid them.
+        source: String,
+        /// Which; all of the source if there is none.
+        #[serde(default)]
+        rules: Vec<DenyRule>,
     },
 }
 
@@ -62,6 +86,8 @@ pub enum Reply {
     Status(Status),
     /// To [`Request::Prefer`].
     Moved(Moved),
+    /// To [`Request::Deny`] and [`Request::Allow`]: the rules now.
+    Denied(Vec<DenyEntry>),
     /// The request was not carried out, or only in part; why.
     Error(String),
 }
@@ -81,6 +107,9 @@ pub struct Status {
     pub planes: Vec<PlaneStatus>,
     /// All queue pairs, lane by lane, in ascending order of their numbers.
     pub queue_pairs: Vec<QpStatus>,
+    /// The paths that they avoid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<DenyEntry>,
 }
 
 /// A port.
@@ -119,6 +148,9 @@ pub struct QpStatus {
     /// What it does with its second NIC, in mode `shift`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shift: Option<ShiftStatus>,
+    /// What of its paths is denied, if something is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denied>,
     /// Send work requests not complete.
     pub sends_outstanding: u32,
 }
@@ -151,6 +183,19 @@ pub struct RolesStatus {
     pub failbacks: u64,
     /// The present hold time in nanoseconds.
     pub hold_ns: u64,
+}
+
+/// What a queue pair does about the deny list ([`DenyListStatus`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denied {
+    /// Planes on the list.
+    pub planes: Vec<u8>,
+    /// Those of them that carry no data now. Others carry some because those that are not on the list do not suffice.
+    pub avoided: Vec<u8>,
+    /// Entropy values of other planes on the list.
+    pub evs: u16,
+    /// These are in use all the same, since the others do not suffice.
+    pub released: bool,
 }
 
 /// A queue pair with fallback in mode `shift` ([`spindrift::fallback`]).
@@ -187,6 +232,12 @@ fn list(planes: PlaneSet) -> Vec<u8> {
     planes.iter().collect()
 }
 
+impl From<DenyListStatus> for Denied {
+    fn from(DenyListStatus { planes, avoided, evs, released }: DenyListStatus) -> Self {
+        Self { planes: list(planes), avoided: list(avoided), evs, released }
+    }
+}
+
 impl From<RoleStatus> for RolesStatus {
     fn from(status: RoleStatus) -> Self {
         Self {
@@ -207,7 +258,8 @@ impl QpStatus {
     pub fn of(endpoint: &Endpoint, lane: usize, qpn: Qpn) -> Option<Self> {
         let planes = endpoint.planes(qpn).unwrap_or(PlaneSet(0));
         let attr = endpoint.query_qp(qpn)?;
-        Some(Self::new(&attr, lane, planes, endpoint.role_status(qpn)))
+        let denied = endpoint.deny_list_status(qpn).map(Into::into);
+        Some(Self { denied, ..Self::new(&attr, lane, planes, endpoint.role_status(qpn)) })
     }
 
     fn new(attr: &QpAttr, lane: usize, planes: PlaneSet, roles: Option<RoleStatus>) -> Self {
@@ -230,6 +282,7 @@ impl QpStatus {
             planes: list(planes),
             roles: roles.map(Into::into),
             shift: None,
+            denied: None,
             sends_outstanding: attr.sends_outstanding,
         }
     }

@@ -16,14 +16,15 @@ use rustix::process::geteuid;
 use spindrift::verbs::VerbsError;
 
 use crate::controlled::Controlled;
+use crate::deny::{DenyError, DenyLists};
 use crate::dir::ControlDir;
 use crate::message::{Moved, Reply, Request, Role, Status};
 use crate::{ControlSocketError, io_at};
 
 /// Limit for a connection, so that a client that does nothing keeps no other one out.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(2);
-/// The longest request in bytes.
-const REQUEST_MAX: usize = 4096;
+/// The longest request in bytes: a deny list with all the rules that it may have.
+const REQUEST_MAX: usize = 512 << 10;
 /// Wait after the system has refused a connection, for example for want of file descriptors.
 const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -66,7 +67,8 @@ impl Server {
             listener.set_nonblocking(true)?;
             let (stop, stopped) = UnixStream::pair()?;
             let controlled = Box::new(controlled);
-            let service = Service { controlled, program: program.to_owned(), process };
+            let mut service =
+                Service { controlled, program: program.to_owned(), process, denied: DenyLists::default() };
             let thread = thread::Builder::new().name("spindrift-ctl".to_owned());
             let thread = thread.spawn(move || service.run(&listener, &stopped))?;
             Ok((stop, thread))
@@ -99,6 +101,12 @@ impl Drop for Server {
     }
 }
 
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up, so that the time is over when the wait is.
+    let time = time.min(Duration::from_hours(1)).saturating_add(Duration::from_nanos(999_999));
+    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
+}
+
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
@@ -123,11 +131,24 @@ struct Service {
     controlled: Box<dyn Controlled>,
     program: String,
     process: u32,
+    denied: DenyLists,
 }
 
 impl Service {
-    fn run(&self, listener: &UnixListener, stopped: &UnixStream) {
-        while wait(listener, PollFlags::IN, stopped, None) != Woken::Stopped {
+    fn run(&mut self, listener: &UnixListener, stopped: &UnixStream) {
+        loop {
+            let left = self.denied.next_end().map(|end| end.saturating_duration_since(Instant::now()));
+            match wait(listener, PollFlags::IN, stopped, left.map(timespec)) {
+                Woken::Stopped => return,
+                Woken::TimedOut => {
+                    self.denied.expire(Instant::now());
+                    if let Err(error) = self.controlled.set_deny_list(self.denied.list()) {
+                        tracing::warn!(target: "spindrift::control", %error, "the deny list cannot be changed");
+                    }
+                    continue;
+                }
+                Woken::Ready => {}
+            }
             match listener.accept() {
                 Ok((stream, _)) => {
                     if let Err(error) = self.serve(&stream, stopped) {
@@ -146,7 +167,7 @@ impl Service {
     }
 
     /// Serves one connection: a request and its reply.
-    fn serve(&self, stream: &UnixStream, stopped: &UnixStream) -> io::Result<()> {
+    fn serve(&mut self, stream: &UnixStream, stopped: &UnixStream) -> io::Result<()> {
         let user = socket_peercred(stream)?.uid;
         if !user.is_root() && user != geteuid() {
             return Err(io::Error::other(format!("user {} may not control this process", user.as_raw())));
@@ -168,12 +189,37 @@ impl Service {
         connection.write(&serde_json::to_vec(&reply)?)
     }
 
-    fn reply(&self, request: Request) -> Reply {
+    fn reply(&mut self, request: Request) -> Reply {
         let reply = match request {
+            Request::Deny { source, rules, replace, lifetime_ms } => {
+                let lifetime = lifetime_ms.map(Duration::from_millis);
+                return self.change(|denied, now| denied.deny((&source, replace), &rules, lifetime, now));
+            }
+            Request::Allow { source, rules } => {
+                return self.change(|denied, _| denied.allow(&source, &rules));
+            }
             Request::Status => self.status(),
             Request::Prefer { role, queue_pair } => self.prefer(role, queue_pair),
         };
         reply.unwrap_or_else(|error| Reply::Error(error.to_string()))
+    }
+
+    /// Changes the deny lists.
+    fn change(&mut self, act: impl FnOnce(&mut DenyLists, Instant) -> Result<(), DenyError>) -> Reply {
+        let now = Instant::now();
+        let before = self.denied.list();
+        self.denied.expire(now);
+        let changed = act(&mut self.denied, now);
+        let list = self.denied.list();
+        if list != before
+            && let Err(error) = self.controlled.set_deny_list(list)
+        {
+            return Reply::Error(error.to_string());
+        }
+        match changed {
+            Ok(()) => Reply::Denied(self.denied.entries(now)),
+            Err(error) => Reply::Error(error.to_string()),
+        }
     }
 
     fn status(&self) -> Result<Reply, VerbsError> {
@@ -185,6 +231,7 @@ impl Service {
             lanes: self.controlled.lanes(),
             planes,
             queue_pairs,
+            denied: self.denied.entries(Instant::now()),
         }))
     }
 
@@ -208,8 +255,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     fn wait(&self, flags: PollFlags) -> io::Result<()> {
         let left = CONNECTION_LIMIT.saturating_sub(self.since.elapsed());
-        let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
-        match wait(self.stream, flags, self.stopped, Some(limit)) {
+        match wait(self.stream, flags, self.stopped, Some(timespec(left))) {
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(ErrorKind::TimedOut.into()),
             Woken::Stopped => Err(ErrorKind::Interrupted.into()),

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-use spindrift::endpoint::Endpoint;
+use spindrift::endpoint::{DenyRule, Endpoint};
 use spindrift::path::{PathConfig, PlaneSet};
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, Qp, QpConfig, nic};
@@ -50,20 +50,21 @@ impl Pair {
             let config = ContextConfig::new(&ports).lane(mode);
             Context::open(ports, config).unwrap()
         });
-        let sides = contexts
-            .each_ref()
-            .map(|context| (context.create_pd().unwrap(), context.create_cq(1024).unwrap()));
-        let qps = standby.iter().map(|&standby| {
-            let path = PathConfig { standby: PlaneSet(standby), ..PathConfig::new(4) };
-            let config = QpConfig { path, ..QpConfig::default() };
-            let [mut left, mut right] =
-                sides.each_ref().map(|(pd, cq)| Qp::create(pd, cq, cq, &config).unwrap());
-            left.connect(&right.info().unwrap()).unwrap();
-            right.connect(&left.info().unwrap()).unwrap();
-            [left, right]
-        });
-        let qps = qps.collect();
+        let qps = standby.iter().map(|&standby| Self::connect(&contexts, standby)).collect();
         Self { contexts, qps }
+    }
+
+    /// Another pair of queue pairs.
+    fn connect(contexts: &[Context; 2], standby: u32) -> [Qp; 2] {
+        let path = PathConfig { standby: PlaneSet(standby), ..PathConfig::new(4) };
+        let config = QpConfig { path, ..QpConfig::default() };
+        let [mut left, mut right] = contexts.each_ref().map(|context| {
+            let (pd, cq) = (context.create_pd().unwrap(), context.create_cq(1024).unwrap());
+            Qp::create(&pd, &cq, &cq, &config).unwrap()
+        });
+        left.connect(&right.info().unwrap()).unwrap();
+        right.connect(&left.info().unwrap()).unwrap();
+        [left, right]
     }
 
     /// The control socket of the first context, the only one in the folder.
@@ -363,4 +364,93 @@ fn each_user_has_a_folder() {
         let own = format!("/tmp/spindrift-{}", rustix::process::geteuid().as_raw());
         assert_eq!([of(None), of(Some("here"))], [PathBuf::from(&own), PathBuf::from(&own)]);
     }
+}
+
+fn change(socket: &Socket, request: &Request) -> Vec<(String, DenyRule)> {
+    match socket.ask(request).unwrap() {
+        Reply::Denied(entries) => entries.into_iter().map(|entry| (entry.source, entry.rule)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn deny(source: &str, rules: &[DenyRule], lifetime_ms: Option<u64>) -> Request {
+    Request::Deny { source: source.to_owned(), rules: rules.to_vec(), replace: false, lifetime_ms }
+}
+
+fn allow(source: &str, rules: &[DenyRule]) -> Request {
+    Request::Allow { source: source.to_owned(), rules: rules.to_vec() }
+}
+
+/// The planes that each queue pair of the first context uses.
+fn used(pair: &Pair) -> Vec<u32> {
+    pair.qps
+        .iter()
+        .map(|[qp, _]| {
+            let qpn = qp.qpn();
+            pair.contexts[0].with_endpoint(|endpoint| endpoint.deny_list_status(qpn)).unwrap()
+        })
+        .map(|status| 0b1111 & !status.unwrap_or_default().avoided.0)
+        .collect()
+}
+
+#[test]
+fn an_operator_denies_and_allows_planes() {
+    let folder = Folder::new("denies");
+    let mut pair = Pair::new(&[0, 0]);
+    let (_server, socket) = pair.serve(&folder);
+    let [one, two] = [1, 2].map(|plane| DenyRule::Plane { plane });
+    let by = |source: &str, rule: &DenyRule| (source.to_owned(), rule.clone());
+    assert_eq!(change(&socket, &deny("operator", &[one.clone()], None)), [by("operator", &one)]);
+    assert_eq!(used(&pair), [0b1101; 2]);
+    // Another source, a queue pair that comes later, and what is shown of it.
+    change(&socket, &deny("agent", &[two.clone(), one.clone()], None));
+    let later = Pair::connect(&pair.contexts, 0);
+    pair.qps.push(later);
+    assert_eq!(used(&pair), [0b1001; 3]);
+    let seen = status(&socket);
+    let entries: Vec<_> =
+        seen.denied.iter().map(|entry| (&*entry.source, &entry.rule, entry.left_ms)).collect();
+    assert_eq!(entries, [("agent", &one, None), ("agent", &two, None), ("operator", &one, None)]);
+    let denied = Denied { planes: vec![1, 2], avoided: vec![1, 2], evs: 0, released: false };
+    assert!(seen.queue_pairs.iter().all(|qp| qp.denied.as_ref() == Some(&denied)));
+    // What one source allows, another may deny.
+    assert_eq!(change(&socket, &allow("agent", &[])), [by("operator", &one)]);
+    assert_eq!(used(&pair), [0b1101; 3]);
+    assert_eq!(change(&socket, &allow("operator", &[one.clone()])), []);
+    assert_eq!((used(&pair), status(&socket).denied), (vec![0b1111; 3], vec![]));
+    for (request, expected) in [
+        (
+            allow("operator", &[one]),
+            "operator does not deny plane 1; `spindrift ctl status` shows what is denied",
+        ),
+        (deny("operator", &[DenyRule::Plane { plane: 77 }], None), "plane 77: at most 31"),
+    ] {
+        assert_eq!(socket.ask(&request).unwrap(), Reply::Error(expected.to_owned()));
+    }
+    assert_eq!(used(&pair), [0b1111; 3]);
+}
+
+#[test]
+fn rules_with_a_lifetime_end_by_themselves() {
+    let folder = Folder::new("lifetimes");
+    let pair = Pair::new(&[0]);
+    let (_server, socket) = pair.serve(&folder);
+    let rule = |plane| DenyRule::Plane { plane };
+    change(&socket, &deny("agent", &[rule(1)], Some(3_600_000)));
+    change(&socket, &deny("agent", &[rule(2)], Some(1)));
+    while used(&pair) != [0b1101] {
+        std::thread::yield_now();
+    }
+    let left = status(&socket).denied[0].left_ms.unwrap();
+    assert!((1..=3_600_000).contains(&left));
+    // The longest list that there may be.
+    let usids = vec![0xabcd; DenyRule::MAX_USIDS];
+    let paths = (0..1024_u16).map(|last| DenyRule::Path {
+        plane: 31,
+        usids: [&usids[..DenyRule::MAX_USIDS - 1], &[last]].concat(),
+    });
+    let rules = paths.collect();
+    let all = Request::Deny { source: "agent".to_owned(), rules, replace: true, lifetime_ms: None };
+    assert_eq!(change(&socket, &all).len(), 1024);
+    assert_eq!(used(&pair), [0b1111]);
 }

@@ -10,17 +10,23 @@ use clap::{Args, Subcommand};
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 use serde_json::json;
+use spindrift_agent::policy::{Policy, PolicySettings};
 use spindrift_agent::{AgentSettings, LocateSettings, Locator, Plan, ProbeSettings, SharePolicy};
 use spindrift_agentd::cluster::Cluster;
+use spindrift_agentd::deny::Messenger;
 use spindrift_agentd::http::Server;
 use spindrift_agentd::runner::{Event, Runner, RunnerError};
-use spindrift_agentd::snapshot::{FindingReport, Link, Loss, Part, Scene, Snapshot};
+use spindrift_agentd::snapshot::{
+    DecisionReport, DeniedReport, DenyReport, FindingReport, Link, Loss, Part, Scene, Snapshot,
+};
+use spindrift_control::ControlDir;
 use spindrift_pmd::route::local_addresses;
 use spindrift_pmd::tunnel::TunnelError;
 use spindrift_srv6::{Fabric, Node};
 
 use crate::output::print_line;
 use crate::stop::Stop;
+use crate::toml_file::TomlFile;
 use crate::topology;
 use crate::units::parse_duration;
 use crate::usage::usage;
@@ -106,6 +112,14 @@ struct RunArgs {
     /// each works alone]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// A policy by which processes of this host avoid what is at fault (example: configs/agent-policy.toml) [default:
+    /// none do]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Folder of the control sockets of these processes; several times for those of several users [default:
+    /// /run/spindrift for root, else spindrift in `$XDG_RUNTIME_DIR`, else /tmp/spindrift-UID]
+    #[arg(long, value_name = "DIR", requires = "policy")]
+    control_dir: Vec<PathBuf>,
     /// Where the HTTP interface listens, a loopback address; or none
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
@@ -173,6 +187,7 @@ fn probe(args: &RunArgs) -> Result<()> {
     let host = own_host(&fabric, args.host.as_ref())?;
     let settings = settings(args, &fabric, host)?;
     let listen = listen(args)?;
+    let policy = args.policy.as_ref().map(|path| policy(path, host)).transpose()?;
     let mut seed = [0; 32];
     SysRng.try_fill_bytes(&mut seed).context("the system gives no random numbers")?;
     let cluster = args.store.as_ref().map(|url| join(url, &fabric, Some(host))).transpose()?;
@@ -186,6 +201,15 @@ fn probe(args: &RunArgs) -> Result<()> {
     if let Some(cluster) = cluster {
         runner.join(cluster);
     }
+    if let Some(policy) = policy {
+        let mut folders: Vec<_> = args.control_dir.iter().map(ControlDir::at).collect();
+        if folders.is_empty() {
+            folders.push(crate::ctl::folder(None));
+        }
+        let source = format!("agent {}", runner.published().get().host);
+        let messenger = Messenger::start(folders, source).context("cannot tell processes what to avoid")?;
+        runner.deny(policy, messenger);
+    }
     let server = listen.map(|address| Server::start(address, runner.published())).transpose()?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
@@ -196,6 +220,17 @@ fn probe(args: &RunArgs) -> Result<()> {
     )?;
     end(args, &runner.published().get());
     Ok(())
+}
+
+/// The policy of a file.
+fn policy(path: &Path, host: u16) -> Result<Policy> {
+    let file = TomlFile::read(path, "policy")?;
+    let settings: PolicySettings = file.parse()?;
+    Policy::new(host, settings).map_err(|error| {
+        let place =
+            file.place(error.setting).map(|place| format!("{place} = {}: {}", error.value, error.fix));
+        usage(place.unwrap_or_else(|| format!("{}: {error}", file.name())))
+    })
 }
 
 /// The other agents of the fabric.
@@ -318,7 +353,42 @@ fn event_text(event: &Event) -> String {
                 humantime::format_duration(Duration::from_millis(((at - finding.since) * 1e3) as u64));
             format!("{}  HEALED  {}, after {lasted}", time(*at), names(&finding.components))
         }
+        Event::Decided(decision) => decision_text(decision),
     }
+}
+
+fn decision_text(decision: &DecisionReport) -> String {
+    let DecisionReport { what, time: at, entry, dry_run } = decision;
+    let (what, why) = match *what {
+        "denied" => ("DENIED ", ""),
+        "allowed" => ("ALLOWED", ""),
+        _ => ("NOT DENIED", ": too many paths would be, by max_denied of the policy"),
+    };
+    let dry = if *dry_run { " (dry run)" } else { "" };
+    format!("{}  {what} {}{why}{dry}", time(*at), entry.component)
+}
+
+/// What the transports of the host avoid.
+fn denied_lines(deny: &DenyReport) -> Vec<String> {
+    let DenyReport { dry_run, denied, processes, errors } = deny;
+    let follow = if *dry_run {
+        "no process is told (dry run)".to_owned()
+    } else {
+        match processes {
+            1 => "1 process follows".to_owned(),
+            processes => format!("{processes} processes follow"),
+        }
+    };
+    let mut lines = vec![match denied.len() {
+        0 => "Nothing is denied.".to_owned(),
+        _ => format!("Denied; {follow}:"),
+    }];
+    let line = |entry: &DeniedReport| {
+        format!("  since {}: {} ({})", time(entry.since), entry.component, entry.rules.join("; "))
+    };
+    lines.extend(denied.iter().map(line));
+    lines.extend(errors.iter().map(|error| format!("  a process cannot be told: {error}")));
+    lines
 }
 
 /// What the agent there knows.
@@ -412,6 +482,11 @@ fn status(known: &Snapshot, json: bool) -> Result<()> {
         .findings
         .iter()
         .for_each(|finding| print_line(&format!("since {}: {}", time(finding.since), finding.text)));
+    if let Some(deny) = &known.deny {
+        for line in denied_lines(deny) {
+            print_line(&line);
+        }
+    }
     Ok(())
 }
 

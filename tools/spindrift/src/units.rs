@@ -110,7 +110,7 @@ pub(crate) fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-fn parse_number(text: &str) -> Option<u32> {
+pub(crate) fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         // `from_str_radix` would take a sign, too.
         Some(digits) if digits.starts_with('+') => None,

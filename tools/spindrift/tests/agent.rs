@@ -34,14 +34,18 @@ impl<'a> Agent<'a> {
     }
 
     fn start_with(lab: &'a Lab, host: &'static str, topology: &str, more: &[&str]) -> Self {
+        let agent = Self::start_lossy(lab, host, topology, more);
+        // Until all is known to be well.
+        agent.until(|status| links(status).all(|link| link["state"] == "up"));
+        agent
+    }
+
+    fn start_lossy(lab: &'a Lab, host: &'static str, topology: &str, more: &[&str]) -> Self {
         let topology = config(topology);
         let args = ["agent", "run", "-t", &topology, "--interval", "10ms", "--json"];
         let mut running = Running::start(&mut lab.spindrift(host, &[&args, more].concat()));
         let lines = BufReader::new(running.child().stdout.take().unwrap());
-        let agent = Self { lab, host, running, lines };
-        // Until all is known to be well.
-        agent.until(|status| links(status).all(|link| link["state"] == "up"));
-        agent
+        Self { lab, host, running, lines }
     }
 
     fn status(&self) -> Option<Value> {
@@ -265,10 +269,159 @@ fn agents_that_share_a_store_tell_a_switch_from_a_link() {
     }
 }
 
+/// Two hosts that write, with control sockets of their own.
+struct Writers {
+    folders: [PathBuf; 2],
+    _running: [Running; 2],
+}
+
+impl Writers {
+    fn start(lab: &Lab, name: &str) -> Self {
+        let ports = ["fd5d:7072::1,fd5d:7072::1:1", "fd5d:7072:0:1::1,fd5d:7072:0:1::1:1"];
+        Self::with(lab, name, &ports.map(|ports| ["--local", ports].map(str::to_owned).to_vec()))
+    }
+
+    fn with(lab: &Lab, name: &str, ports: &[Vec<String>; 2]) -> Self {
+        let folders = [1, 2]
+            .map(|host| std::env::temp_dir().join(format!("spindrift-{name}-{host}-{}", std::process::id())));
+        let args = |host: usize| {
+            let mut args = vec!["-D", "10m", "--control-dir", folders[host].to_str().unwrap()];
+            args.extend(ports[host].iter().map(String::as_str));
+            args
+        };
+        let server = lab.server("h2", &args(1));
+        let mut client = lab.spindrift("h1", &[&["write-bw"], &args(0)[..], &["fd5d:7072:0:1::1"]].concat());
+        let client = Running::start(client.stdout(Stdio::null()).stderr(Stdio::null()));
+        Self { folders, _running: [client, server] }
+    }
+
+    /// What the queue pair of a host does about the deny list, and by whose rules, once it is connected.
+    fn denied(&self, host: usize) -> Option<(Value, Value)> {
+        let folder = self.folders[host].to_str().unwrap();
+        let output = spindrift().args(["ctl", "status", "--json", "--control-dir", folder]).output().unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let process = status["processes"].get(0)?;
+        let queue_pair = process["queue_pairs"].get(0)?;
+        (queue_pair["state"] == "RTS").then(|| (queue_pair["denied"].clone(), process["denied"].clone()))
+    }
+
+    #[track_caller]
+    fn until(&self, host: usize, holds: impl Fn(&Value, &Value) -> bool) {
+        let began = Instant::now();
+        loop {
+            match self.denied(host) {
+                Some((queue_pair, rules)) if holds(&queue_pair, &rules) => return,
+                denied => assert!(began.elapsed() < PATIENCE, "{denied:?}"),
+            }
+        }
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// A policy that allows again soon.
+fn policy(name: &str, more: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("spindrift-policy-{name}-{}.toml", std::process::id()));
+    fs::write(&path, format!("allow_after_ms = 100\n{more}")).unwrap();
+    path
+}
+
+/// The cable of a host loses some packets: its processes avoid the plane until it is well, also those that start later, and none does
+/// in a dry run or when the agent ends.
+#[test]
+fn processes_of_the_host_avoid_a_lossy_plane() {
+    let Some(lab) = Lab::new("denies") else { return };
+    lab.up("two-tier.toml");
+    let [folder, policy, dry] = [
+        std::env::temp_dir().join(format!("spindrift-lossy-1-{}", std::process::id())),
+        policy("lossy", ""),
+        policy("dry", "dry_run = true"),
+    ];
+    let with = |policy: &Path| {
+        let args = ["--policy", policy.to_str().unwrap(), "--control-dir", folder.to_str().unwrap()];
+        args.map(str::to_owned)
+    };
+    let args = with(&policy);
+    let mut agent = Agent::start_with(&lab, "h1", "two-tier.toml", &args.each_ref().map(String::as_str));
+    assert_eq!(lab.run(&["fault", "h1:p1-t0-0", "loss=50%"]).2, Some(0));
+    let event = agent.event("denied");
+    assert_eq!(
+        (&event["denied"]["component"], &event["dry_run"]),
+        (&"plane 1 of this host".into(), &false.into())
+    );
+    // A process that starts later.
+    let writers = Writers::start(&lab, "lossy");
+    writers.until(0, |queue_pair, rules| {
+        queue_pair["avoided"] == serde_json::json!([1]) && rules[0]["source"] == "agent h1"
+    });
+    writers.until(1, |queue_pair, rules| queue_pair.is_null() && rules.is_null());
+    let status = agent.until(|status| status["deny"]["processes"] == 1);
+    assert_eq!(status["deny"]["denied"][0]["rules"][0], "plane 1");
+    let shown = stdout(&lab.spindrift("h1", &["agent", "status"]).output().unwrap());
+    assert!(
+        shown.contains("Denied; 1 process follows:") && shown.contains(": plane 1 of this host (plane 1)"),
+        "{shown}"
+    );
+    assert_eq!(lab.run(&["heal"]).2, Some(0));
+    agent.event("allowed");
+    writers.until(0, |queue_pair, rules| queue_pair.is_null() && rules.is_null());
+    // The rules end with the agent.
+    assert_eq!(lab.run(&["fault", "h1:p0-t0-0", "loss=50%"]).2, Some(0));
+    agent.event("denied");
+    writers.until(0, |queue_pair, _| queue_pair["avoided"] == serde_json::json!([0]));
+    agent.end();
+    writers.until(0, |queue_pair, rules| queue_pair.is_null() && rules.is_null());
+    // A dry run only says so.
+    let args = with(&dry);
+    let mut agent = Agent::start_lossy(&lab, "h1", "two-tier.toml", &args.each_ref().map(String::as_str));
+    assert_eq!(agent.event("denied")["dry_run"], true);
+    let status = agent.until(|status| status["deny"]["denied"][0]["rules"][0] == "plane 0");
+    assert_eq!((&status["deny"]["dry_run"], &status["deny"]["processes"]), (&true.into(), &0.into()));
+    assert!(writers.denied(0).is_some_and(|(queue_pair, rules)| queue_pair.is_null() && rules.is_null()));
+    agent.end();
+    for path in [policy, dry] {
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// A link above loses packets: source-routed queue pairs leave out the path over it, and no other.
+#[test]
+#[cfg(feature = "af_xdp")]
+#[ignore = "slow: tools/check-all.sh"]
+fn source_routed_paths_over_a_lossy_link_are_avoided() {
+    let Some(lab) = Lab::new("routes") else { return };
+    lab.up("two-tier.toml");
+    let topology = config("two-tier.toml");
+    let policy = policy("routes", "");
+    let folder = std::env::temp_dir().join(format!("spindrift-routes-1-{}", std::process::id()));
+    let args = ["--policy", policy.to_str().unwrap(), "--control-dir", folder.to_str().unwrap()];
+    let mut agent = Agent::start_with(&lab, "h1", "two-tier.toml", &args);
+    let ports = ["--port", "af_xdp", "--topology", &topology].map(str::to_owned).to_vec();
+    let writers = Writers::with(&lab, "routes", &[ports.clone(), ports]);
+    writers.until(0, |queue_pair, _| queue_pair.is_null());
+    assert_eq!(lab.run(&["fault", "p1-t0-0:p1-t1-3", "loss=50%"]).2, Some(0));
+    assert_eq!(agent.event("denied")["denied"]["component"], "link p1-t0-0:p1-t1-3");
+    let expected = serde_json::json!({ "planes": [], "avoided": [], "evs": 1, "released": false });
+    writers.until(0, |queue_pair, _| *queue_pair == expected);
+    assert_eq!(lab.run(&["heal"]).2, Some(0));
+    agent.event("allowed");
+    writers.until(0, |queue_pair, _| queue_pair.is_null());
+    agent.end();
+    fs::remove_file(policy).unwrap();
+}
+
 /// What an agent needs is said before it starts, and what is not there by name.
 #[test]
 fn errors_name_what_is_wrong() {
     let topology = config("two-tier.toml");
+    let bad = std::env::temp_dir().join(format!("spindrift-bad-policy-{}.toml", std::process::id()));
+    fs::write(&bad, "max_denied = 1.0\n").unwrap();
     for (args, code, text) in [
         (&["run", "-t", "nowhere.toml"][..], 2, "nowhere.toml"),
         (
@@ -290,6 +443,17 @@ fn errors_name_what_is_wrong() {
             2,
             "--store: the store is not `redis://HOST",
         ),
+        (
+            &["run", "-t", &topology, "--host", "h1", "--policy", "none.toml"],
+            2,
+            "cannot read the policy none.toml",
+        ),
+        (
+            &["run", "-t", &topology, "--host", "h1", "--policy", bad.to_str().unwrap()],
+            2,
+            "line 1, column 14: max_denied = 1: must be above 0, up to 0.9: some paths must be left",
+        ),
+        (&["run", "-t", &topology, "--control-dir", "/tmp"], 2, "--policy <FILE>"),
         (&["map", "-t", &topology, "--store", "redis://127.0.0.1:9"], 1, "the store cannot be reached: "),
         (&["status", "--agent", "127.0.0.1:9"], 1, "no agent replies at 127.0.0.1:9; start one with"),
         (&["explain", "h1", "--agent", "127.0.0.1:9"], 1, "no agent replies"),
@@ -299,4 +463,5 @@ fn errors_name_what_is_wrong() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
         assert!(said.contains(text), "{args:?}: {said}");
     }
+    fs::remove_file(bad).unwrap();
 }

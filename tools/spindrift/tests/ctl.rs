@@ -160,3 +160,71 @@ fn wrong_options_of_ctl_are_refused() {
     refuse(&["ctl", "prefer", "standby", "--qp", "0x1000000"], "is not a queue pair number");
     refuse(&["ctl", "status", "--pid", "-1"], "-1");
 }
+
+/// The planes that each side avoids.
+fn avoided(status: &Json) -> Vec<Json> {
+    let sides = status["processes"].as_array().unwrap();
+    sides.iter().map(|side| side["queue_pairs"][0]["denied"]["avoided"].clone()).collect()
+}
+
+#[test]
+fn queue_pairs_of_a_running_process_avoid_paths_and_use_them_again() {
+    let mut running = Running::start("avoids", &["--planes", "2"]);
+    let status = running.status();
+    assert_eq!(avoided(&status), [Json::Null, Json::Null]);
+    let output = running.ctl(&["deny", "--plane", "1", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = json(&output.stdout);
+    assert_eq!((&told["command"], told["processes"].as_array().unwrap().len()), (&"ctl deny".into(), 2));
+    let entry =
+        serde_json::json!({ "source": "operator", "rule": { "deny": "plane", "plane": 1 }, "left_ms": null });
+    assert_eq!(told["processes"][0]["denied"][0], entry);
+    assert_eq!(avoided(&running.status()), [Json::from(vec![1]), Json::from(vec![1])]);
+    // All planes are as good as none.
+    let output = running.ctl(&["deny", "--plane", "0", "--for", "10m"]);
+    assert!(stdout(&output).contains("  plane 0 (by operator, for 10m more)"), "{}", stdout(&output));
+    assert_eq!(avoided(&running.status()), [Json::Array(vec![]), Json::Array(vec![])]);
+    let shown = stdout(&running.ctl(&["status"]));
+    assert!(shown.contains("uses the denied plane 0,1, since the others do not suffice"), "{shown}");
+    // Other rules; what is allowed must be denied.
+    let more = ["deny", "--ev", "0/1@0", "--peer", "10.9.8.7", "--path", "1:a,b"];
+    assert!(running.ctl(&more).status.success());
+    let output = running.ctl(&["allow", "--plane", "1", "--path", "1:a,c"]);
+    assert!(
+        stderr(&output).contains("operator does not deny paths of plane 1 over 000a:000c"),
+        "{}",
+        stderr(&output)
+    );
+    let output =
+        running.ctl(&["allow", "--plane", "0", "--plane", "1", "--path", "1:a,b", "--peer", "10.9.8.7"]);
+    assert!(stdout(&output).contains("  entropy values 0x0 in the bits 0x1 of plane 0 (by operator)"));
+    assert_eq!(avoided(&running.status()), [Json::Array(vec![]), Json::Array(vec![])]);
+    let output = running.ctl(&["allow", "--all"]);
+    assert_eq!(stdout(&output).matches("nothing is denied").count(), 2, "{}", stdout(&output));
+    assert_eq!(avoided(&running.status()), [Json::Null, Json::Null]);
+}
+
+#[test]
+fn paths_that_cannot_be_denied_are_refused() {
+    let dir = temp("no-denials");
+    let ctl = |args: &[&str]| run(&[&["ctl"], args, &["--control-dir", dir.to_str().unwrap()]].concat());
+    for (args, expected) in [
+        (&["deny"][..], "nothing to deny; name paths with --plane, --peer, --ev or --path"),
+        (&["allow"], "nothing to allow; name paths with --plane, --peer, --ev or --path, or use --all"),
+        (&["deny", "--plane", "32"], "plane 32: at most 31"),
+        (&["deny", "--plane", "x"], "invalid digit"),
+        (&["deny", "--peer", "h1"], "invalid IP address"),
+        (&["deny", "--ev", "3/1"], "all bits of the value must be in the mask"),
+        (&["deny", "--path", "0:zz"], "\"zz\" is no uSID"),
+        (&["allow", "--all", "--plane", "1"], "cannot be used with"),
+    ] {
+        let output = ctl(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+    for args in [&["deny", "--plane", "1"][..], &["allow", "--all"]] {
+        let output = ctl(args);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("no process has a control socket in"), "{}", stderr(&output));
+    }
+}

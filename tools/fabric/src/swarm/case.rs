@@ -214,6 +214,8 @@ impl Case {
         if let Some(roles) = roles {
             episodes.extend(episode::draw_of_nics(&mut apart, &fabric, (roles, &flows), messages, heal_at));
         }
+        let mut apart = Rng::new(seed ^ 0x6465_6e79);
+        episodes.extend(episode::draw_of_lists(&mut apart, &fabric, messages, heal_at));
         let retry = retry(&mut rng, may_fail);
         let srv6 = rng.chance(7_000);
         Self { seed, fabric, srv6, hosts, flows, episodes, heal_at, retry, may_fail, roles }
@@ -421,6 +423,7 @@ fn end(rng: &mut Rng, planes: u8, mtu: u32, budget: u64, heal_at: Time) -> EndPl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::swarm::EpisodeKind;
 
     #[test]
     fn a_seed_decides_everything_and_cases_differ() {
@@ -462,6 +465,9 @@ mod tests {
         share("marks", &|case| case.fabric.queues.ecn_ns.is_some());
         share("incast", &|case| {
             case.flows.len() > 2 && case.flows.iter().all(|flow| flow.hosts[1] == case.flows[0].hosts[1])
+        });
+        share("deny lists", &|case| {
+            case.episodes.iter().any(|episode| matches!(episode.kind, EpisodeKind::Deny { .. }))
         });
         share("standby NICs", &|case| case.roles.is_some());
         share("nothing wrong", &|case| case.episodes.is_empty());

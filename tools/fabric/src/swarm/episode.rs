@@ -81,6 +81,17 @@ pub enum EpisodeKind {
         /// Which end of it, 0 or 1.
         end: u8,
     },
+    /// An agent or an operator wants the queue pairs of a host to avoid paths, and others at the end.
+    Deny {
+        /// The host.
+        host: u16,
+        /// Planes.
+        planes: u32,
+        /// Entropy values with these bits ...
+        value: u32,
+        /// ... in these places.
+        mask: u32,
+    },
 }
 
 impl EpisodeKind {
@@ -101,7 +112,11 @@ impl EpisodeKind {
             Self::Off(node) => vec![Fault::Power { node, on: up }],
             Self::Pause(host) if begins => vec![Fault::Pause { host, ns: lasts_ns }],
             Self::Slow { from, to, rate_bps } if begins => vec![Fault::Rate { from, to, rate_bps }],
-            Self::Pause(_) | Self::Slow { .. } | Self::DeadEvs { .. } | Self::Move { .. } => Vec::new(),
+            Self::Pause(_)
+            | Self::Slow { .. }
+            | Self::DeadEvs { .. }
+            | Self::Move { .. }
+            | Self::Deny { .. } => Vec::new(),
         }
     }
 }
@@ -142,6 +157,10 @@ impl EpisodeKind {
             Self::Off(node) => format!("{} off", name(node)),
             Self::Pause(host) => format!("{} stands still", name(&Node::Host(*host))),
             Self::Move { flow, end } => format!("flow {flow}, end {end}, is moved to the standby"),
+            Self::Deny { host, planes, value, mask } => {
+                let host = name(&Node::Host(*host));
+                format!("{host} avoids the planes {planes:#b} and entropy values {value:#x} of {mask:#x}")
+            }
         }
     }
 }
@@ -197,6 +216,30 @@ pub(super) fn draw_of_nics(
             };
             let cables = fabric.links().filter(of_nic).collect();
             EpisodeKind::Cables { cables, carrier: rng.one_in(2) }
+        };
+        let times = if rng.one_in(4) { rng.range(2, 6) as u32 } else { 1 };
+        Episode { begins: begins(rng, messages, heal_at), lasts_ns: rng.sized(100, heal_at.0), times, kind }
+    });
+    episodes.collect()
+}
+
+/// Lists of paths that hosts avoid.
+pub(super) fn draw_of_lists(rng: &mut Rng, spec: &ClosSpec, messages: u64, heal_at: Time) -> Vec<Episode> {
+    if !rng.one_in(4) {
+        return Vec::new();
+    }
+    let all = (1_u64 << spec.planes) - 1;
+    let count = rng.pick(&[1, 2, 4]);
+    let episodes = (0..count).map(|_| {
+        let mask = rng.pick(&[0x8000_0000, 0xc000_0000, 0x0001_0000, 0x0003_0001, 0]);
+        let value = if mask == 0 { 0 } else { rng.below(1 << 32) as u32 & mask };
+        // A mask of nothing fits all values.
+        let mask = if mask == 0 && rng.one_in(2) { u32::MAX } else { mask };
+        let kind = EpisodeKind::Deny {
+            host: rng.below(spec.hosts() as u64) as u16,
+            planes: (rng.below(all + 1) & rng.below(all + 1)) as u32,
+            value,
+            mask,
         };
         let times = if rng.one_in(4) { rng.range(2, 6) as u32 } else { 1 };
         Episode { begins: begins(rng, messages, heal_at), lasts_ns: rng.sized(100, heal_at.0), times, kind }

@@ -1,5 +1,8 @@
 //! Queue pairs with fallback in mode `shift`, seen and moved through a control socket.
 
+use std::sync::Arc;
+
+use spindrift::endpoint::DenyList;
 use spindrift::fallback::{Nic, QpId, SendState};
 use spindrift::verbs::VerbsError;
 use spindrift::wire::Qpn;
@@ -88,5 +91,13 @@ impl Controlled for ShiftControl {
             if there { &mut moved.now } else { &mut moved.later }.push(number.get());
         }
         Ok(moved)
+    }
+
+    fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError> {
+        for (nic, context) in [Nic::Default, Nic::Backup].into_iter().zip(self.nics().contexts()) {
+            let planes: Vec<_> = self.two.planes(nic).iter().map(|&plane| plane as u8).collect();
+            context.set_deny_list(&Arc::new(list.of_planes(&planes)))?;
+        }
+        Ok(())
     }
 }

@@ -4,10 +4,11 @@ mod demands;
 
 use core::fmt;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{Event, FailReason};
-use spindrift::path::{PlaneRole, RoleStatus};
+use spindrift::endpoint::{DenyList, DenyRule, Event, FailReason};
+use spindrift::path::{PlaneRole, PlaneSet, RoleStatus};
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
 use spindrift_srv6::Node;
@@ -487,6 +488,9 @@ impl<'a> World<'a> {
             }
             EpisodeKind::DeadEvs { flow, end, one_in } => faults = self.dead_evs(begins, flow, end, one_in),
             EpisodeKind::Move { flow, end } => self.move_to_nic(begins, flow, end),
+            EpisodeKind::Deny { host, planes, value, mask } => {
+                self.avoid(HostId(host.into()), begins.then_some((planes, value, mask)))?;
+            }
             _ => {}
         }
         for fault in faults {
@@ -518,6 +522,24 @@ impl<'a> World<'a> {
             let role = if standby { PlaneRole::Standby } else { PlaneRole::Primary };
             self.net.with_transport(host, |host, _| host.nic.endpoint.prefer_role(qpn, role));
         }
+    }
+
+    /// The queue pairs of a host avoid planes and entropy values, or none.
+    fn avoid(&mut self, host: HostId, what: Option<(u32, u32, u32)>) -> Check {
+        let rules = what.into_iter().flat_map(|(planes, value, mask)| {
+            let planes = PlaneSet(planes).iter().map(|plane| DenyRule::Plane { plane }).collect::<Vec<_>>();
+            planes.into_iter().chain([DenyRule::Ev { value, mask, plane: None }])
+        });
+        let list = DenyList::new(&rules.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
+        self.net.with_transport(host, |host, _| {
+            let endpoint = &mut host.nic.endpoint;
+            endpoint.set_deny_list(Arc::new(list));
+            let qpns: Vec<_> = endpoint.qpns().collect();
+            for qpn in qpns {
+                endpoint.follow_deny_list(qpn);
+            }
+        });
+        Ok(())
     }
 
     fn heal(&mut self) -> Check {
