@@ -400,7 +400,7 @@ fn an_operator_denies_and_allows_planes() {
     let (_server, socket) = pair.serve(&folder);
     let [one, two] = [1, 2].map(|plane| DenyRule::Plane { plane });
     let by = |source: &str, rule: &DenyRule| (source.to_owned(), rule.clone());
-    assert_eq!(change(&socket, &deny("operator", &[one.clone()], None)), [by("operator", &one)]);
+    assert_eq!(change(&socket, &deny("operator", std::slice::from_ref(&one), None)), [by("operator", &one)]);
     assert_eq!(used(&pair), [0b1101; 2]);
     // Another source, a queue pair that comes later, and what is shown of it.
     change(&socket, &deny("agent", &[two.clone(), one.clone()], None));
@@ -416,7 +416,7 @@ fn an_operator_denies_and_allows_planes() {
     // What one source allows, another may deny.
     assert_eq!(change(&socket, &allow("agent", &[])), [by("operator", &one)]);
     assert_eq!(used(&pair), [0b1101; 3]);
-    assert_eq!(change(&socket, &allow("operator", &[one.clone()])), []);
+    assert_eq!(change(&socket, &allow("operator", std::slice::from_ref(&one))), []);
     assert_eq!((used(&pair), status(&socket).denied), (vec![0b1111; 3], vec![]));
     for (request, expected) in [
         (
@@ -444,7 +444,7 @@ fn rules_with_a_lifetime_end_by_themselves() {
     let left = status(&socket).denied[0].left_ms.unwrap();
     assert!((1..=3_600_000).contains(&left));
     // The longest list that there may be.
-    let usids = vec![0xabcd; DenyRule::MAX_USIDS];
+    let usids = [0xabcd; DenyRule::MAX_USIDS];
     let paths = (0..1024_u16).map(|last| DenyRule::Path {
         plane: 31,
         usids: [&usids[..DenyRule::MAX_USIDS - 1], &[last]].concat(),

@@ -178,7 +178,11 @@ mod tests {
         // However fast they follow each other, and though the file system uses the numbers of files again.
         let versions: std::collections::BTreeSet<_> = (0..64)
             .map(|change| {
-                store.change(|state| Ok(state.set_enabled(3, change % 2 == 0))).unwrap();
+                let act = |state: &mut DeviceState| {
+                    state.set_enabled(3, change % 2 == 0);
+                    Ok(())
+                };
+                store.change(act).unwrap();
                 let (_, seconds, nanoseconds, _) = store.version().unwrap();
                 (seconds, nanoseconds)
             })
