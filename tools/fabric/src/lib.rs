@@ -16,6 +16,7 @@ mod mrc;
 mod net;
 mod nic;
 mod packet;
+mod pfc;
 mod queue;
 #[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
 mod rand;
@@ -32,6 +33,7 @@ pub use link::{LinkCounters, LinkId, LinkSpec};
 pub use mrc::{MrcError, MrcHost, MrcSpec};
 pub use net::{HostFlow, HostId, Net, NetCounters, PacketEvent, SimEvent, SwitchId, Tap};
 pub use packet::Packet;
+pub use pfc::{Class, Classes, Free, PfcSpec, Threshold};
 pub use queue::{EcnSpec, QueueCounters, QueueSpec, TrimSpec};
 pub use record::{HostSample, LinkSample, Recorder, Sample, Watch};
 pub use sim::{Done, Failure, Job, Sim};
