@@ -1,0 +1,8 @@
+//! What RoCEv2 gives to those who use it over a whole network, and what becomes of it when packets are lost.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod incast;
+mod lossy;
+mod network;
+mod support;
