@@ -9,6 +9,7 @@
 
 mod calendar;
 mod clos;
+mod either;
 mod fault;
 mod impair;
 mod link;
@@ -27,6 +28,7 @@ mod transport;
 pub mod workload;
 
 pub use clos::{Clos, ClosError, ClosSpec, QueueRules};
+pub use either::Either;
 pub use fault::Fault;
 pub use impair::Impairment;
 pub use link::{LinkCounters, LinkId, LinkSpec};

@@ -139,12 +139,6 @@ impl Link {
         self.queue.can_send()
     }
 
-    /// Whether a class is stopped.
-    #[inline]
-    pub(crate) const fn is_paused(&self) -> bool {
-        !self.queue.paused().is_empty()
-    }
-
     /// The class that a packet is in here.
     pub(crate) const fn class(&self, dscp: u8) -> Class {
         self.queue.class(dscp)

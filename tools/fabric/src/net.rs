@@ -508,22 +508,10 @@ impl<T: Transport> Net<T> {
     /// Puts a packet into the queue of a link.
     #[inline]
     fn offer(&mut self, id: LinkId, packet: PacketId) {
-        if !self.links[id.0 as usize].push(packet, &mut self.pool) {
+        let link = &mut self.links[id.0 as usize];
+        if !link.push(packet, &mut self.pool) {
             return self.drop_at(id, packet);
         }
-        self.start(id);
-    }
-
-    fn drop_at(&mut self, link: LinkId, packet: PacketId) {
-        self.counters.dropped += 1;
-        self.see(link, PacketEvent::Dropped, packet);
-        self.pool.give_back(packet);
-    }
-
-    /// A packet waits for a link: sends it, or sees that the link has its turn.
-    #[inline]
-    fn start(&mut self, id: LinkId) {
-        let link = &mut self.links[id.0 as usize];
         if link.has_turn {
             return;
         }
@@ -533,6 +521,12 @@ impl<T: Transport> Net<T> {
             return self.calendar.add(free_at, Event::Turn(id));
         }
         self.send(id);
+    }
+
+    fn drop_at(&mut self, link: LinkId, packet: PacketId) {
+        self.counters.dropped += 1;
+        self.see(link, PacketEvent::Dropped, packet);
+        self.pool.give_back(packet);
     }
 
     /// A link that is free sends what is next.
@@ -545,7 +539,9 @@ impl<T: Transport> Net<T> {
             link.has_turn = true;
             self.calendar.add(link.free_at(), Event::Turn(id));
         }
-        self.release(id, sent.packet);
+        if self.buffers.is_some() {
+            self.release(id, sent.packet);
+        }
         self.see(id, PacketEvent::Sent, sent.packet);
     }
 
@@ -577,22 +573,23 @@ impl<T: Transport> Net<T> {
             return;
         }
         loop {
-            let host = &self.hosts[id.0 as usize];
-            let (mut idle, mut paused) = (0_u32, false);
-            for (plane, link) in host.uplinks.iter().enumerate() {
-                let link = &self.links[link.0 as usize];
-                idle |= u32::from(!link.can_send()) << plane;
-                paused |= link.is_paused();
-            }
-            let free = if paused { self.free(id) } else { Free::same(idle) };
             let host = &mut self.hosts[id.0 as usize];
+            let mut idle = 0_u32;
+            for (plane, link) in host.uplinks.iter().enumerate() {
+                idle |= u32::from(!self.links[link.0 as usize].can_send()) << plane;
+            }
+            let (mut free, mut all) = (Free::same(idle), idle);
+            if self.buffers.is_some() {
+                free = pause::free(&host.uplinks, &self.links);
+                (idle, all) = (free.any(), free.all());
+            }
             let packet = self.pool.take();
             let out = self.pool.get_mut(packet);
-            if free.any() == 0 || !host.transport.transmit(Time(self.now), free, out) {
+            if idle == 0 || !host.transport.transmit(Time(self.now), free, out) {
                 self.pool.give_back(packet);
                 // It may have more for these.
                 for (plane, link) in host.uplinks.iter().enumerate() {
-                    self.links[link.0 as usize].hungry = (free.all() >> plane & 1 == 0).then_some(id.0);
+                    self.links[link.0 as usize].hungry = (all >> plane & 1 == 0).then_some(id.0);
                 }
                 break;
             }

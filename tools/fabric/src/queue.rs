@@ -126,9 +126,11 @@ impl Queue {
         let dscp = packet.dscp();
         let map = &self.spec.dscp;
         let bytes = u64::from(packet.wire_len());
-        let class = self.class(dscp);
-        if class != Class::Data {
-            return self.push_small(class, id, bytes, Fate::Queued);
+        if dscp == map.control {
+            return self.push_small(Class::Control, id, bytes, Fate::Queued);
+        }
+        if map.class_of_trim(dscp).is_some() {
+            return self.push_small(Class::Trimmed, id, bytes, Fate::Queued);
         }
         if self.data.bytes + bytes <= self.spec.limit_bytes {
             self.data.push(id, bytes);

@@ -1,7 +1,9 @@
 //! Priority flow control in a network: switches count what is in their buffers, and pause frames travel.
+//!
+//! Most networks have none, so what is called from the rest is marked as cold.
 
-use super::{Event, HostId, Net, SwitchId};
-use crate::link::{End, LinkId};
+use super::{Event, Net, SwitchId};
+use crate::link::{End, Link, LinkId};
 use crate::packet::{Packet, PacketId};
 use crate::pfc::{Buffers, Class, Free, PfcSpec, Told};
 use crate::transport::Transport;
@@ -28,6 +30,7 @@ impl<T: Transport> Net<T> {
     }
 
     /// Counts a packet that came to a switch in its buffer, and puts it into the queue of its next link.
+    #[cold]
     pub(super) fn admit(&mut self, from: LinkId, next: LinkId, packet: PacketId) {
         if !self.count(from, next, packet) {
             self.links[from.0 as usize].count_overflow();
@@ -43,7 +46,7 @@ impl<T: Transport> Net<T> {
             self.settle(packet, before);
             self.count(from, next, packet);
         }
-        self.start(next);
+        self.go_on(next);
     }
 
     /// The class of a packet at a link, and its bytes.
@@ -69,7 +72,7 @@ impl<T: Transport> Net<T> {
     }
 
     /// A packet leaves the queue of a link.
-    #[inline]
+    #[cold]
     pub(super) fn release(&mut self, at: LinkId, packet: PacketId) {
         if self.buffers.is_some() {
             let measure = self.measure(at, packet);
@@ -113,17 +116,8 @@ impl<T: Transport> Net<T> {
         link.outages().wrapping_add(back) as u16
     }
 
-    /// The planes that a host may send on, class by class.
-    #[cold]
-    pub(super) fn free(&self, host: HostId) -> Free {
-        let mut free = Free::default();
-        for (plane, link) in (0..).zip(&self.hosts[host.0 as usize].uplinks) {
-            free.add(plane, self.links[link.0 as usize].room());
-        }
-        free
-    }
-
     /// A pause frame has come to the start of the link that it is about.
+    #[cold]
     pub(super) fn on_pause(&mut self, link: LinkId, class: Class, on: bool, outages: u16) {
         if outages != self.outages(link) {
             return;
@@ -151,6 +145,7 @@ impl<T: Transport> Net<T> {
 
     /// One direction of a cable has come up or gone down. A pause ends with the link that it is about, and, since nothing renews it, with the
     /// one on which it is renewed; when that is up again, it is.
+    #[cold]
     pub(super) fn pauses_after(&mut self, link: LinkId, up: bool) {
         if self.buffers.is_none() {
             return;
@@ -176,4 +171,14 @@ impl<T: Transport> Net<T> {
             self.send_pause(back, class, true);
         }
     }
+}
+
+/// The planes that a host with these links may send on, class by class.
+#[cold]
+pub(super) fn free(uplinks: &[LinkId], links: &[Link]) -> Free {
+    let mut free = Free::default();
+    for (plane, link) in (0..).zip(uplinks) {
+        free.add(plane, links[link.0 as usize].room());
+    }
+    free
 }

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod collectives;
 mod incast;
 mod lossy;
+mod mixed;
 mod network;
+mod striping;
 mod support;
