@@ -16,7 +16,8 @@ use callgrind::Scenario;
 use spindrift::time::Time;
 use spindrift_fabric::workload::{Stream, StreamSpec};
 use spindrift_fabric::{
-    Clos, ClosSpec, HostId, LinkId, MrcHost, MrcSpec, Net, Packet, PacketEvent, QueueRules, Sim, Transport,
+    Clos, ClosSpec, Free, HostId, LinkId, MrcHost, MrcSpec, Net, Packet, PacketEvent, QueueRules, Sim,
+    Transport,
 };
 use spindrift_srv6::Node;
 
@@ -80,9 +81,9 @@ impl Transport for Bare {
         std::hint::black_box(packet.head());
     }
 
-    fn transmit(&mut self, _now: Time, free: u32, out: &mut Packet) -> bool {
+    fn transmit(&mut self, _now: Time, free: Free, out: &mut Packet) -> bool {
         let packet = &self.packets[self.next];
-        if free >> packet.plane & 1 == 0 {
+        if free.all() >> packet.plane & 1 == 0 {
             return false;
         }
         out.set_virtual(packet.head(), packet.body_len());

@@ -89,7 +89,8 @@ fn assert_none(findings: &[Finding]) {
 
 #[test]
 fn the_core_is_pure() {
-    for folder in ["src", "srv6/src", "pmd/wire/src", "tools/fabric/src", "tools/agent/src"] {
+    for folder in ["src", "srv6/src", "pmd/wire/src", "tools/fabric/src", "tools/roce/src", "tools/agent/src"]
+    {
         let texts = files(folder, "rs");
         assert!(!texts.is_empty(), "no Rust file under {folder}");
         assert_none(&check_crate(&texts, |file, _| rules::purity(file)));
@@ -110,6 +111,7 @@ fn unsafe_stays_in_its_places() {
         "pmd/dpdk-sys/src",
         "pmd/dpdk/src",
         "tools/fabric/src",
+        "tools/roce/src",
         "tools/agent/src",
         "tools/agentd/src",
         "tools/capi/src",
@@ -131,7 +133,8 @@ fn crates_know_only_what_stands_below_them() {
         assert_none(&check_crate(&files(folder, "rs"), |file, _| rules::neighbours(file)));
     }
     for (path, above) in [
-        ("Cargo.toml", &["spindrift-cli", "spindrift-fabric"][..]),
+        ("Cargo.toml", &["spindrift-cli", "spindrift-fabric", "spindrift-roce"][..]),
+        ("tools/fabric/Cargo.toml", &["spindrift-cli", "spindrift-roce"]),
         ("pmd/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
         (
             "pmd/memory/Cargo.toml",

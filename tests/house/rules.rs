@@ -88,7 +88,8 @@ const IMPURE: &[(&str, &str)] = &[
 ];
 
 /// Crates that only a tool may name.
-const TOOLS: &[&str] = &["spindrift_cli", "spindrift_fabric", "fabric", "clap", "anyhow", "indicatif"];
+const TOOLS: &[&str] =
+    &["spindrift_cli", "spindrift_fabric", "spindrift_roce", "fabric", "clap", "anyhow", "indicatif"];
 
 /// A broken rule, told so that the reader knows what to change.
 #[derive(Debug)]

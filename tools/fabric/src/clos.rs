@@ -7,7 +7,8 @@ use spindrift_srv6::{Behavior, Fabric, FabricError, FabricHost, Forwarder, Node,
 
 use crate::link::{LinkId, LinkSpec};
 use crate::net::{HostId, Net, SwitchId};
-use crate::queue::{EcnSpec, QueueSpec, TrimSpec};
+use crate::pfc::PfcSpec;
+use crate::queue::{EcnSpec, QueueSpec, TrimSpec, WHOLE_PPM};
 use crate::transport::Transport;
 
 /// A fabric: each host has a port in each plane, at the T0 switch of the same number; each T0 switch is joined to all T1 switches
@@ -49,12 +50,17 @@ pub struct QueueRules {
     pub control_limit_ns: u64,
     /// From which delay on packets are marked, and from which all are, ns; `None` to mark none.
     pub ecn_ns: Option<(u64, u64)>,
+    /// The share of packets that are marked just below the delay from which all are, in millionths: Pmax.
+    pub ecn_most_ppm: u32,
     /// Whether ports to hosts mark. The paper has it off: there, only incast can fill a queue (MRC paper, section 2.1).
     pub ecn_on_last_hop: bool,
     /// What is left of a packet that finds no room, in bytes beside an outer IPv6 header; `None` to drop packets.
     pub trim_bytes: Option<u32>,
     /// The classes.
     pub dscp: DscpMap,
+    /// Priority flow control, with a buffer that the ports of a switch share. It takes the place of the limits on data above, and of
+    /// trimming.
+    pub pfc: Option<PfcSpec>,
 }
 
 /// The nodes and links of a fabric in a network.
@@ -93,6 +99,8 @@ impl QueueRules {
             ecn_on_last_hop: false,
             trim_bytes: Some(128),
             dscp: DscpMap::default(),
+            ecn_most_ppm: WHOLE_PPM,
+            pfc: None,
         }
     }
 }
@@ -149,11 +157,19 @@ impl ClosSpec {
         let marks = if to_host { rules.ecn_on_last_hop } else { true };
         let ecn = rules.ecn_ns.filter(|_| marks);
         let dscp = if to_host { rules.dscp.trimmed_last_hop } else { rules.dscp.trimmed };
+        let limit = bytes(if to_host { rules.last_hop_limit_ns } else { rules.limit_ns });
         let queue = QueueSpec {
-            limit_bytes: bytes(if to_host { rules.last_hop_limit_ns } else { rules.limit_ns }),
+            limit_bytes: if rules.pfc.is_some() { u64::MAX } else { limit },
             control_limit_bytes: bytes(rules.control_limit_ns),
-            ecn: ecn.map(|(low, high)| EcnSpec { low_bytes: bytes(low), high_bytes: bytes(high) }),
-            trim: rules.trim_bytes.map(|keep_bytes| TrimSpec { keep_bytes, dscp }),
+            ecn: ecn.map(|(low, high)| EcnSpec {
+                low_bytes: bytes(low),
+                high_bytes: bytes(high),
+                most_ppm: rules.ecn_most_ppm,
+            }),
+            trim: rules
+                .trim_bytes
+                .filter(|_| rules.pfc.is_none())
+                .map(|keep_bytes| TrimSpec { keep_bytes, dscp }),
             dscp: rules.dscp,
         };
         LinkSpec { rate_bps, delay_ns, queue }
@@ -197,7 +213,9 @@ impl Clos {
                 let link = clos.cable(&mut net, from, to);
                 clos.links.insert((from, to), link);
             }
+            net.set_cable(clos.links[&(lower, upper)], clos.links[&(upper, lower)]);
         }
+        net.set_pfc(spec.queues.pfc);
         for (at, (&node, &switch)) in (0..).zip(&clos.switches) {
             net.set_tables(switch, clos.tables(node, seed ^ at)?);
         }

@@ -9,6 +9,7 @@
 
 mod calendar;
 mod clos;
+mod either;
 mod fault;
 mod impair;
 mod link;
@@ -16,6 +17,7 @@ mod mrc;
 mod net;
 mod nic;
 mod packet;
+mod pfc;
 mod queue;
 #[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
 mod rand;
@@ -26,12 +28,14 @@ mod transport;
 pub mod workload;
 
 pub use clos::{Clos, ClosError, ClosSpec, QueueRules};
+pub use either::Either;
 pub use fault::Fault;
 pub use impair::Impairment;
 pub use link::{LinkCounters, LinkId, LinkSpec};
 pub use mrc::{MrcError, MrcHost, MrcSpec};
 pub use net::{HostFlow, HostId, Net, NetCounters, PacketEvent, SimEvent, SwitchId, Tap};
 pub use packet::Packet;
+pub use pfc::{Class, Classes, Free, PfcSpec, Threshold};
 pub use queue::{EcnSpec, QueueCounters, QueueSpec, TrimSpec};
 pub use record::{HostSample, LinkSample, Recorder, Sample, Watch};
 pub use sim::{Done, Failure, Job, Sim};

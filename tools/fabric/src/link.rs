@@ -4,6 +4,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::impair::{Impairment, Outcome};
 use crate::packet::{PacketId, Pool};
+use crate::pfc::{Class, Classes, PAUSE_BYTES};
 use crate::queue::{Fate, Queue, QueueCounters, QueueSpec};
 
 /// The number of a link.
@@ -34,6 +35,12 @@ pub struct LinkCounters {
     pub lost_impaired: u64,
     /// Packets that came late or twice for the same reason.
     pub astray: u64,
+    /// Packets that came over it and found neither shared buffer nor headroom at the switch (PFC).
+    pub overflowed: u64,
+    /// Pause frames that the switch at its end sent to stop it. Those that let it go on are not counted.
+    pub pauses: u64,
+    /// How long it has been stopped, for one class at least, ns.
+    pub paused_ns: u64,
     /// What its queue has done.
     pub queue: QueueCounters,
 }
@@ -68,6 +75,10 @@ pub(crate) struct Link {
     /// The host that it starts at, if that has more to send.
     pub(crate) hungry: Option<u32>,
     up: bool,
+    /// The other direction of its cable.
+    pub(crate) back: Option<LinkId>,
+    /// Since when it is paused, if it is.
+    paused_at: u64,
     /// How often it has gone down.
     outages: u32,
     impairments: Vec<Impairment>,
@@ -84,24 +95,79 @@ impl Link {
             has_turn: false,
             hungry: None,
             up: true,
+            back: None,
+            paused_at: 0,
             outages: 0,
             impairments: Vec::new(),
             counters: LinkCounters::default(),
         }
     }
 
-    pub(crate) const fn counters(&self) -> LinkCounters {
-        LinkCounters { queue: self.queue.counters, ..self.counters }
+    pub(crate) const fn counters(&self, now: u64) -> LinkCounters {
+        let open = if self.queue.paused().is_empty() { 0 } else { now - self.paused_at };
+        let paused_ns = self.counters.paused_ns + open;
+        LinkCounters { queue: self.queue.counters, paused_ns, ..self.counters }
+    }
+
+    pub(crate) const fn spec(&self) -> &LinkSpec {
+        &self.spec
+    }
+
+    /// Another pause frame was sent to stop it.
+    pub(crate) const fn count_pause(&mut self) {
+        self.counters.pauses += 1;
+    }
+
+    /// A packet that came over it found no room.
+    pub(crate) const fn count_overflow(&mut self) {
+        self.counters.overflowed += 1;
     }
 
     pub(crate) const fn queued_bytes(&self) -> u64 {
         self.queue.bytes()
     }
 
-    /// Nothing waits for it.
+    /// The classes of which a packet would leave as soon as the link is free.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.queue.is_empty()
+    pub(crate) const fn room(&self) -> Classes {
+        self.queue.room()
+    }
+
+    /// Whether a packet waits that may leave.
+    #[inline]
+    pub(crate) const fn can_send(&self) -> bool {
+        self.queue.can_send()
+    }
+
+    /// The class that a packet is in here.
+    pub(crate) const fn class(&self, dscp: u8) -> Class {
+        self.queue.class(dscp)
+    }
+
+    /// A class is stopped, or may go on.
+    pub(crate) const fn set_paused(&mut self, now: u64, class: Class, paused: bool) {
+        let before = self.queue.paused().is_empty();
+        self.queue.set_paused(class, paused);
+        match (before, self.queue.paused().is_empty()) {
+            (true, false) => self.paused_at = now,
+            (false, true) => self.counters.paused_ns += now - self.paused_at,
+            _ => {}
+        }
+    }
+
+    /// Sends a pause frame, which waits for nothing but the packet that is being sent. Returns when it has arrived; `None` if the link is
+    /// down.
+    pub(crate) fn send_pause(&mut self, now: u64) -> Option<u64> {
+        if !self.up {
+            return None;
+        }
+        self.occupy(now, PAUSE_BYTES);
+        Some(self.free_at() + self.spec.delay_ns)
+    }
+
+    /// How often it has gone down.
+    pub(crate) const fn outages(&self) -> u32 {
+        self.outages
     }
 
     pub(crate) const fn is_up(&self) -> bool {
@@ -131,12 +197,18 @@ impl Link {
         let on_its_way = pool.get_mut(packet);
         on_its_way.outage = self.outages;
         let bytes = u64::from(on_its_way.wire_len());
+        self.occupy(now, bytes);
+        self.counters.packets += 1;
+        Some(Sent { packet, arrives_at: self.free_at() + self.spec.delay_ns })
+    }
+
+    /// Sends so many bytes after what is being sent.
+    #[inline]
+    fn occupy(&mut self, now: u64, bytes: u64) {
         // A turn comes up to a nanosecond after the link is free, which must not add up.
         let start = self.free_at_ps.max((now * PS_PER_NS).saturating_sub(PS_PER_NS - 1));
         self.free_at_ps = start + bytes * 8 * PS_PER_S / self.spec.rate_bps;
-        self.counters.packets += 1;
         self.counters.bytes += bytes;
-        Some(Sent { packet, arrives_at: self.free_at() + self.spec.delay_ns })
     }
 
     /// What becomes of a packet that comes to the end of the link.
@@ -216,7 +288,7 @@ mod tests {
                 now = link.free_at();
             }
             assert_eq!((now, last), (want, want + 500), "{rate_bps}");
-            assert_eq!((link.counters().packets, link.counters().bytes), (1_000, 1_000 * u64::from(len)));
+            assert_eq!((link.counters(0).packets, link.counters(0).bytes), (1_000, 1_000 * u64::from(len)));
             // After a pause it starts anew.
             let id = packet(&mut pool, len);
             link.push(id, &mut pool);
@@ -237,11 +309,11 @@ mod tests {
         }
         let sent = link.send(0, &mut pool, &mut rng).unwrap();
         assert_eq!(link.set_up(false), ids[1..]);
-        assert_eq!(link.counters().lost_down, 2);
+        assert_eq!(link.counters(0).lost_down, 2);
         assert!(!link.push(ids[1], &mut pool), "nothing is taken in");
         assert_eq!(link.set_up(true), []);
         assert_eq!(link.deliver(sent.packet, &mut pool, &mut rng), Outcome::Lost);
-        assert_eq!(link.counters().lost_down, 4);
+        assert_eq!(link.counters(0).lost_down, 4);
         let next = packet(&mut pool, 1_000);
         assert!(link.push(next, &mut pool));
         let sent = link.send(0, &mut pool, &mut rng).unwrap();
@@ -263,7 +335,7 @@ mod tests {
             outcomes.push(link.deliver(id, &mut pool, &mut rng));
         }
         assert_eq!(outcomes, [Outcome::Lost, Outcome::Late(1), Outcome::Twice(1), Outcome::Arrives]);
-        assert_eq!((link.counters().lost_impaired, link.counters().astray), (1, 2));
+        assert_eq!((link.counters(0).lost_impaired, link.counters(0).astray), (1, 2));
         // Several at once: the first that does something to the packet has it.
         let mark = Impairment { mark: 1.0, ..Impairment::default() };
         link.set_impairments(vec![

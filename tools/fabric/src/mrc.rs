@@ -315,6 +315,7 @@ impl Messenger for MrcHost {
             timeouts: counters.timeouts,
             marked: counters.rx_ecn_marked,
             trimmed: counters.rx_trimmed,
+            ..TransportStats::default()
         }
     }
 

@@ -1,5 +1,7 @@
 //! The network: hosts, switches and links, and what happens next.
 
+mod pause;
+
 use core::fmt;
 use std::collections::VecDeque;
 
@@ -12,6 +14,7 @@ use crate::calendar::Calendar;
 use crate::impair::{Impairment, Outcome};
 use crate::link::{End, Link, LinkCounters, LinkId, LinkSpec};
 use crate::packet::{Packet, PacketId, Pool};
+use crate::pfc::{Buffers, Class, Free};
 use crate::transport::{ConnectError, Message, Messenger, Transport};
 
 /// The number of a host.
@@ -83,6 +86,8 @@ pub struct NetCounters {
     pub overrun: u64,
     /// Packets that a switch did not forward: no route, or no hops left.
     pub unroutable: u64,
+    /// Pause frames that switches sent to stop a link (PFC).
+    pub pauses: u64,
     /// Packets that came to the end of a link: what a simulation's work is measured in.
     pub hops: u64,
 }
@@ -106,6 +111,13 @@ enum Event {
     /// A host's timer may be due.
     Wake(HostId),
     Alarm(u32),
+    /// A pause frame comes to the start of a link, whose cable had gone down so often when it was sent.
+    Pause {
+        link: LinkId,
+        class: Class,
+        on: bool,
+        outages: u16,
+    },
 }
 
 struct Host<T> {
@@ -140,6 +152,8 @@ pub struct Net<T: Transport> {
     hosts: Vec<Host<T>>,
     switches: Vec<Switch>,
     links: Vec<Link>,
+    /// With PFC alone.
+    buffers: Option<Box<Buffers>>,
     pool: Pool,
     rng: Xoshiro256PlusPlus,
     counters: NetCounters,
@@ -169,6 +183,7 @@ impl<T: Transport> Net<T> {
             hosts: Vec::new(),
             switches: Vec::new(),
             links: Vec::new(),
+            buffers: None,
             pool: Pool::default(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             counters: NetCounters::default(),
@@ -270,7 +285,7 @@ impl<T: Transport> Net<T> {
 
     /// What a link has done.
     pub fn link(&self, link: LinkId) -> LinkCounters {
-        self.links[link.0 as usize].counters()
+        self.links[link.0 as usize].counters(self.now)
     }
 
     /// Bytes that wait for a link.
@@ -317,10 +332,10 @@ impl<T: Transport> Net<T> {
     /// [`set_carrier`](Self::set_carrier).
     pub fn set_link(&mut self, link: LinkId, up: bool) {
         for packet in self.links[link.0 as usize].set_up(up) {
-            self.counters.dropped += 1;
-            self.see(link, PacketEvent::Dropped, packet);
-            self.pool.give_back(packet);
+            self.release(link, packet);
+            self.drop_at(link, packet);
         }
+        self.pauses_after(link, up);
     }
 
     /// Whether a link is up.
@@ -387,6 +402,7 @@ impl<T: Transport> Net<T> {
                 Event::Resume(host) => self.resume(host),
                 Event::Turn(link) => self.turn(link),
                 Event::Wake(host) => self.wake(host),
+                Event::Pause { link, class, on, outages } => self.on_pause(link, class, on, outages),
                 Event::Alarm(number) => return Some(SimEvent::Alarm(number)),
             }
         }
@@ -439,6 +455,9 @@ impl<T: Transport> Net<T> {
             End::Switch(switch) => {
                 let tables = &self.switches[switch as usize].tables;
                 if let Ok(Verdict::Forward(&next)) = self.pool.get_mut(packet).forward(tables) {
+                    if self.buffers.is_some() {
+                        return self.admit(from, next, packet);
+                    }
                     return self.offer(next, packet);
                 }
                 self.counters.unroutable += 1;
@@ -491,9 +510,7 @@ impl<T: Transport> Net<T> {
     fn offer(&mut self, id: LinkId, packet: PacketId) {
         let link = &mut self.links[id.0 as usize];
         if !link.push(packet, &mut self.pool) {
-            self.counters.dropped += 1;
-            self.see(id, PacketEvent::Dropped, packet);
-            return self.pool.give_back(packet);
+            return self.drop_at(id, packet);
         }
         if link.has_turn {
             return;
@@ -506,15 +523,24 @@ impl<T: Transport> Net<T> {
         self.send(id);
     }
 
+    fn drop_at(&mut self, link: LinkId, packet: PacketId) {
+        self.counters.dropped += 1;
+        self.see(link, PacketEvent::Dropped, packet);
+        self.pool.give_back(packet);
+    }
+
     /// A link that is free sends what is next.
     #[inline]
     fn send(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
         let Some(sent) = link.send(self.now, &mut self.pool, &mut self.rng) else { return };
         self.calendar.add(sent.arrives_at, Event::Arrive { link: id, packet: sent.packet });
-        if link.hungry.is_some() || !link.has_room() {
+        if link.hungry.is_some() || link.can_send() {
             link.has_turn = true;
             self.calendar.add(link.free_at(), Event::Turn(id));
+        }
+        if self.buffers.is_some() {
+            self.release(id, sent.packet);
         }
         self.see(id, PacketEvent::Sent, sent.packet);
     }
@@ -548,19 +574,22 @@ impl<T: Transport> Net<T> {
         }
         loop {
             let host = &mut self.hosts[id.0 as usize];
-            let (mut free, mut full) = (0_u32, 0_u32);
+            let mut idle = 0_u32;
             for (plane, link) in host.uplinks.iter().enumerate() {
-                let room = self.links[link.0 as usize].has_room();
-                free |= u32::from(room) << plane;
-                full |= u32::from(!room) << plane;
+                idle |= u32::from(!self.links[link.0 as usize].can_send()) << plane;
+            }
+            let (mut free, mut all) = (Free::same(idle), idle);
+            if self.buffers.is_some() {
+                free = pause::free(&host.uplinks, &self.links);
+                (idle, all) = (free.any(), free.all());
             }
             let packet = self.pool.take();
             let out = self.pool.get_mut(packet);
-            if free == 0 || !host.transport.transmit(Time(self.now), free, out) {
+            if idle == 0 || !host.transport.transmit(Time(self.now), free, out) {
                 self.pool.give_back(packet);
                 // It may have more for these.
                 for (plane, link) in host.uplinks.iter().enumerate() {
-                    self.links[link.0 as usize].hungry = (full >> plane & 1 == 1).then_some(id.0);
+                    self.links[link.0 as usize].hungry = (all >> plane & 1 == 0).then_some(id.0);
                 }
                 break;
             }

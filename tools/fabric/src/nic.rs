@@ -15,6 +15,7 @@ use spindrift::wire::{ICRC_LEN, Qpn, icrc};
 use spindrift_srv6::Fabric;
 
 use crate::packet::Packet;
+use crate::pfc::Free;
 
 /// Hops of the inner and the outer packet.
 const HOP_LIMIT: u8 = 64;
@@ -109,9 +110,10 @@ impl Nic {
     }
 
     #[inline]
-    pub(crate) fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+    pub(crate) fn transmit(&mut self, now: Time, free: Free, out: &mut Packet) -> bool {
         self.endpoint.begin_burst(1);
-        if !self.endpoint.transmit(now, PlaneSet(free), &mut self.out) {
+        // The endpoint selects a packet without regard to its class, so a plane must be free for all of them.
+        if !self.endpoint.transmit(now, PlaneSet(free.all()), &mut self.out) {
             return false;
         }
         if self.zeros.is_some() {
@@ -157,7 +159,7 @@ macro_rules! with_nic {
         }
 
         #[inline]
-        fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+        fn transmit(&mut self, now: Time, free: $crate::pfc::Free, out: &mut Packet) -> bool {
             self.nic.transmit(now, free, out)
         }
 

@@ -17,15 +17,6 @@ const SHORTEST_FRAME: u32 = 60;
 /// What a link is busy with besides the frame: preamble, checksum and the gap between frames (IEEE 802.3).
 const AROUND_FRAME: u32 = 8 + 4 + 12;
 
-/// What follows the headers.
-#[derive(Clone, Debug, Default)]
-struct Body {
-    /// Bytes of it.
-    len: u32,
-    /// The bytes, if there are any; otherwise all are zero.
-    bytes: Vec<u8>,
-}
-
 /// A packet: an Ethernet frame with IPv6 in it.
 ///
 /// All that links and switches read is at the start of it, on two cache lines: with many packets on their way, each hop has to fetch
@@ -35,44 +26,61 @@ struct Body {
 pub struct Packet {
     /// How often the link that it is on had gone down when it left.
     pub(crate) outage: u32,
+    /// The link that it came to the switch by whose buffer it is in, where [PFC](crate::PfcSpec) counts that.
+    pub(crate) ingress: u32,
+    /// Bytes that follow the headers.
+    body_len: u32,
     head_len: u16,
     /// The plane that it leaves its host on.
     pub plane: u8,
     /// Bits of bytes that are not there were flipped.
     broken: bool,
-    body: Body,
+    /// These bytes, if there are any; otherwise all are zero.
+    body: Vec<u8>,
     head: [u8; HEAD_ROOM],
 }
 
 impl Default for Packet {
     fn default() -> Self {
-        Self { head: [0; HEAD_ROOM], head_len: 0, body: Body::default(), plane: 0, outage: 0, broken: false }
+        Self {
+            outage: 0,
+            ingress: Self::UNCOUNTED,
+            body_len: 0,
+            head_len: 0,
+            plane: 0,
+            broken: false,
+            body: Vec::new(),
+            head: [0; HEAD_ROOM],
+        }
     }
 }
 
 impl fmt::Debug for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packet({} + {} bytes, DSCP {})", self.head_len, self.body.len, self.dscp())
+        write!(f, "Packet({} + {} bytes, DSCP {})", self.head_len, self.body_len, self.dscp())
     }
 }
 
 impl Packet {
+    /// The [`ingress`](Self::ingress) of a packet that no buffer counts.
+    pub(crate) const UNCOUNTED: u32 = u32::MAX;
+
     /// Makes this a packet with these headers, from Ethernet on, and `len` bytes of zeros behind them.
     ///
     /// Headers longer than those of a [`Transmit`] are cut off.
     #[inline]
     pub fn set_virtual(&mut self, head: &[u8], len: u32) {
         self.set_head(head);
-        self.body.len = len;
-        self.body.bytes.clear();
+        self.body_len = len;
+        self.body.clear();
     }
 
     /// The same with bytes behind the headers, which `fill` appends.
     pub fn set_real(&mut self, head: &[u8], fill: impl FnOnce(&mut Vec<u8>)) {
         self.set_head(head);
-        self.body.bytes.clear();
-        fill(&mut self.body.bytes);
-        self.body.len = self.body.bytes.len() as u32;
+        self.body.clear();
+        fill(&mut self.body);
+        self.body_len = self.body.len() as u32;
     }
 
     #[inline]
@@ -83,6 +91,7 @@ impl Packet {
             room.copy_from_slice(head);
         }
         self.head_len = len as u16;
+        self.ingress = Self::UNCOUNTED;
         self.broken = false;
     }
 
@@ -95,19 +104,19 @@ impl Packet {
     /// Bytes behind the headers.
     #[inline]
     pub const fn body_len(&self) -> u32 {
-        self.body.len
+        self.body_len
     }
 
     /// The bytes behind the headers; `None` if they are zeros that nobody wrote down.
     #[inline]
     pub fn body(&self) -> Option<&[u8]> {
-        (!self.body.bytes.is_empty() || self.body.len == 0).then_some(&self.body.bytes)
+        (!self.body.is_empty() || self.body_len == 0).then_some(&self.body)
     }
 
     /// Bytes of the frame, without what goes around it on a link.
     #[inline]
     pub const fn frame_len(&self) -> u32 {
-        self.head_len as u32 + self.body.len
+        self.head_len as u32 + self.body_len
     }
 
     /// Bytes for which the packet occupies a link.
@@ -194,11 +203,11 @@ impl Packet {
             return;
         }
         let head = usize::from(self.head_len) - ETHERNET_LEN;
-        let bit = (number % (8 * (head + self.body.bytes.len()) as u64)) as usize;
+        let bit = (number % (8 * (head + self.body.len()) as u64)) as usize;
         let (byte, flip) = (bit / 8, 1 << (bit % 8));
         let place = match byte.checked_sub(head) {
             None => self.head.get_mut(ETHERNET_LEN + byte),
-            Some(at) => self.body.bytes.get_mut(at),
+            Some(at) => self.body.get_mut(at),
         };
         if let Some(place) = place {
             *place ^= flip;
@@ -218,8 +227,8 @@ impl Packet {
         if kept >= self.frame_len() {
             return;
         }
-        self.body.len = kept - u32::from(self.head_len);
-        self.body.bytes.truncate(self.body.len as usize);
+        self.body_len = kept - u32::from(self.head_len);
+        self.body.truncate(self.body_len as usize);
         let ip_len = (kept as usize - ETHERNET_LEN - IPV6_LEN) as u16;
         let [high, low] = ip_len.to_be_bytes();
         (self.head[ETHERNET_LEN + 4], self.head[ETHERNET_LEN + 5]) = (high, low);

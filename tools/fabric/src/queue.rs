@@ -7,6 +7,7 @@ use rand_xoshiro::rand_core::Rng;
 use spindrift::wire::DscpMap;
 
 use crate::packet::{PacketId, Pool};
+use crate::pfc::{Class, Classes};
 
 /// What a queue does with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,12 @@ pub struct EcnSpec {
     pub low_bytes: u64,
     /// From this many on, each is; between the two, a share of them that grows evenly. A step where both are the same.
     pub high_bytes: u64,
+    /// The share at `high_bytes`, in millionths: Pmax of RED and DCQCN. Above it, it is 1 all the same.
+    pub most_ppm: u32,
 }
+
+/// A share of 1.
+pub(crate) const WHOLE_PPM: u32 = 1_000_000;
 
 /// How packets are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,12 +73,12 @@ pub struct QueueCounters {
 }
 
 #[derive(Debug, Default)]
-struct Class {
+struct Lane {
     packets: VecDeque<PacketId>,
     bytes: u64,
 }
 
-impl Class {
+impl Lane {
     fn push(&mut self, id: PacketId, bytes: u64) {
         self.packets.push_back(id);
         self.bytes += bytes;
@@ -85,29 +91,32 @@ impl Class {
     }
 }
 
-/// The classes of small packets.
-#[derive(Clone, Copy, Debug)]
-enum Small {
-    Control,
-    Trimmed,
-}
-
 /// A queue. Lengths are those on the wire.
 #[derive(Debug)]
 pub(crate) struct Queue {
     spec: QueueSpec,
-    control: Class,
-    trimmed: Class,
-    data: Class,
+    control: Lane,
+    trimmed: Lane,
+    data: Lane,
     /// Bytes that trimmed packets are ahead of data, since both began to wait.
     ahead: i64,
+    /// The classes that must not leave.
+    paused: Classes,
     pub(crate) counters: QueueCounters,
 }
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
         let [control, trimmed, data] = Default::default();
-        Self { spec, control, trimmed, data, ahead: 0, counters: QueueCounters::default() }
+        Self {
+            spec,
+            control,
+            trimmed,
+            data,
+            ahead: 0,
+            paused: Classes::NONE,
+            counters: QueueCounters::default(),
+        }
     }
 
     /// Takes a packet in. One that is dropped stays the caller's.
@@ -118,10 +127,10 @@ impl Queue {
         let map = &self.spec.dscp;
         let bytes = u64::from(packet.wire_len());
         if dscp == map.control {
-            return self.push_small(Small::Control, id, bytes, Fate::Queued);
+            return self.push_small(Class::Control, id, bytes, Fate::Queued);
         }
         if map.class_of_trim(dscp).is_some() {
-            return self.push_small(Small::Trimmed, id, bytes, Fate::Queued);
+            return self.push_small(Class::Trimmed, id, bytes, Fate::Queued);
         }
         if self.data.bytes + bytes <= self.spec.limit_bytes {
             self.data.push(id, bytes);
@@ -136,14 +145,24 @@ impl Queue {
         packet.trim(trim.keep_bytes, trim.dscp);
         self.counters.trimmed += 1;
         let bytes = u64::from(packet.wire_len());
-        self.push_small(Small::Trimmed, id, bytes, Fate::Trimmed)
+        self.push_small(Class::Trimmed, id, bytes, Fate::Trimmed)
     }
 
-    fn push_small(&mut self, class: Small, id: PacketId, bytes: u64, fate: Fate) -> Fate {
-        let class = match class {
-            Small::Control => &mut self.control,
-            Small::Trimmed => &mut self.trimmed,
-        };
+    /// The class of packets with this code point.
+    #[inline]
+    pub(crate) const fn class(&self, dscp: u8) -> Class {
+        if dscp == self.spec.dscp.control {
+            Class::Control
+        } else if self.spec.dscp.class_of_trim(dscp).is_some() {
+            Class::Trimmed
+        } else {
+            Class::Data
+        }
+    }
+
+    /// Puts a small packet into its class; each of the two has a limit of its own.
+    fn push_small(&mut self, class: Class, id: PacketId, bytes: u64, fate: Fate) -> Fate {
+        let class = if class == Class::Control { &mut self.control } else { &mut self.trimmed };
         if class.bytes + bytes > self.spec.control_limit_bytes {
             self.counters.dropped_control += 1;
             return Fate::Dropped;
@@ -155,15 +174,42 @@ impl Queue {
     /// The next packet to leave.
     #[inline]
     pub(crate) fn pop(&mut self, pool: &mut Pool, rng: &mut Xoshiro256PlusPlus) -> Option<PacketId> {
+        if !self.paused.is_empty() {
+            return self.pop_of_others(pool, rng);
+        }
         if let Some(id) = self.control.pop(pool) {
             return Some(id);
         }
         if self.trimmed_is_next() {
-            let before = self.trimmed.bytes;
-            let id = self.trimmed.pop(pool)?;
-            self.ahead += (before - self.trimmed.bytes) as i64;
-            return Some(id);
+            return self.pop_trimmed(pool);
         }
+        self.pop_data(pool, rng)
+    }
+
+    /// The next packet to leave of the classes that are not paused.
+    #[cold]
+    fn pop_of_others(&mut self, pool: &mut Pool, rng: &mut Xoshiro256PlusPlus) -> Option<PacketId> {
+        let may_leave = self.paused.others();
+        if may_leave.has(Class::Control) && !self.control.packets.is_empty() {
+            return self.control.pop(pool);
+        }
+        let data = may_leave.has(Class::Data) && !self.data.packets.is_empty();
+        if may_leave.has(Class::Trimmed) && !self.trimmed.packets.is_empty() && (!data || self.ahead <= 0) {
+            return self.pop_trimmed(pool);
+        }
+        if data { self.pop_data(pool, rng) } else { None }
+    }
+
+    #[inline]
+    fn pop_trimmed(&mut self, pool: &Pool) -> Option<PacketId> {
+        let before = self.trimmed.bytes;
+        let id = self.trimmed.pop(pool)?;
+        self.ahead += (before - self.trimmed.bytes) as i64;
+        Some(id)
+    }
+
+    #[inline]
+    fn pop_data(&mut self, pool: &mut Pool, rng: &mut Xoshiro256PlusPlus) -> Option<PacketId> {
         let before = self.data.bytes;
         let id = self.data.pop(pool)?;
         self.ahead -= (before - self.data.bytes) as i64;
@@ -180,6 +226,36 @@ impl Queue {
             self.ahead = 0;
         }
         self.ahead <= 0 && !self.trimmed.packets.is_empty()
+    }
+
+    /// Stops a class, or lets it go on.
+    pub(crate) const fn set_paused(&mut self, class: Class, paused: bool) {
+        self.paused = self.paused.with(class, paused);
+    }
+
+    /// The classes that are stopped.
+    pub(crate) const fn paused(&self) -> Classes {
+        self.paused
+    }
+
+    /// The classes of which a packet would leave as soon as the link is free: all that are not stopped, if nothing of these waits.
+    #[inline]
+    pub(crate) const fn room(&self) -> Classes {
+        if self.can_send() { Classes::NONE } else { self.paused.others() }
+    }
+
+    /// Whether a packet waits that may leave.
+    #[inline]
+    pub(crate) const fn can_send(&self) -> bool {
+        if self.paused.is_empty() { !self.is_empty() } else { self.others_wait() }
+    }
+
+    #[cold]
+    const fn others_wait(&self) -> bool {
+        let may_leave = self.paused.others();
+        (self.control.bytes > 0 && may_leave.has(Class::Control))
+            || (self.trimmed.bytes > 0 && may_leave.has(Class::Trimmed))
+            || (self.data.bytes > 0 && may_leave.has(Class::Data))
     }
 
     /// Takes out all that waits.
@@ -212,6 +288,7 @@ impl EcnSpec {
         }
         // Both are far below 2^32, as limits of queues are.
         let share = ((waiting - self.low_bytes) << 32) / (self.high_bytes - self.low_bytes);
+        let share = share * u64::from(self.most_ppm) / u64::from(WHOLE_PPM);
         rng.next_u64() >> 32 < share
     }
 }
@@ -344,18 +421,54 @@ mod tests {
             assert_eq!(queue.counters.marked, marked as u64);
             marked
         };
-        let red = EcnSpec { low_bytes: 1_000, high_bytes: 5_000 };
+        let red = EcnSpec { low_bytes: 1_000, high_bytes: 5_000, most_ppm: WHOLE_PPM };
         assert_eq!((share(red, 1_000), share(red, 5_000)), (0, 1_000));
         assert!((200..300).contains(&share(red, 2_000)), "a quarter");
         assert!((700..800).contains(&share(red, 4_000)), "three quarters");
-        let step = EcnSpec { low_bytes: 2_000, high_bytes: 2_000 };
+        // Pmax is the share at the upper end, beyond which all are marked.
+        let gentle = EcnSpec { most_ppm: 200_000, ..red };
+        assert!((80..120).contains(&share(gentle, 3_000)), "half of a fifth");
+        assert!((150..240).contains(&share(gentle, 4_999)), "a fifth");
+        assert_eq!((share(gentle, 1_000), share(gentle, 5_000)), (0, 1_000));
+        let step = EcnSpec { most_ppm: 1, low_bytes: 2_000, high_bytes: 2_000 };
         assert_eq!((share(step, 2_000), share(step, 2_001)), (0, 1_000));
+    }
+
+    #[test]
+    fn a_class_that_is_paused_waits_and_the_others_do_not() {
+        let (mut pool, mut queue, map) = (Pool::default(), Queue::new(spec()), DscpMap::default());
+        assert_eq!((queue.room(), queue.can_send()), (Classes::ALL, false));
+        let data = packet(&mut pool, map.no_trim, 200);
+        queue.push(data, &mut pool);
+        assert_eq!((queue.room(), queue.can_send()), (Classes::NONE, true));
+        queue.set_paused(Class::Data, true);
+        assert_eq!((queue.paused(), queue.can_send()), (Classes::DATA, false));
+        assert_eq!(queue.room(), Classes::DATA.others(), "an acknowledgement would leave at once");
+        assert_eq!(queue.pop(&mut pool, &mut rng()), None);
+        let [trimmed, control] = [map.trimmed, map.control].map(|dscp| {
+            let id = packet(&mut pool, dscp, 200);
+            queue.push(id, &mut pool);
+            id
+        });
+        assert_eq!((queue.room(), queue.can_send()), (Classes::NONE, true));
+        queue.set_paused(Class::Control, true);
+        assert_eq!(queue.pop(&mut pool, &mut rng()), Some(trimmed));
+        assert_eq!((queue.pop(&mut pool, &mut rng()), queue.bytes()), (None, 400));
+        queue.set_paused(Class::Control, false);
+        queue.set_paused(Class::Data, false);
+        let left: Vec<_> = core::iter::from_fn(|| queue.pop(&mut pool, &mut rng())).collect();
+        assert_eq!(left, [control, data]);
+        queue.set_paused(Class::Trimmed, true);
+        queue.push(trimmed, &mut pool);
+        queue.push(data, &mut pool);
+        let left: Vec<_> = core::iter::from_fn(|| queue.pop(&mut pool, &mut rng())).collect();
+        assert_eq!((left, queue.can_send(), queue.bytes()), (vec![data], false, 200));
     }
 
     /// Who is not capable of ECN is not marked (RFC 3168).
     #[test]
     fn only_those_who_listen_are_marked() {
-        let (mut pool, ecn) = (Pool::default(), EcnSpec { low_bytes: 0, high_bytes: 0 });
+        let (mut pool, ecn) = (Pool::default(), EcnSpec { low_bytes: 0, high_bytes: 0, most_ppm: WHOLE_PPM });
         let mut queue = Queue::new(QueueSpec { ecn: Some(ecn), ..spec() });
         let id = pool.take();
         let mut head = [0; HEAD];

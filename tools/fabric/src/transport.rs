@@ -3,6 +3,7 @@
 use spindrift::time::Time;
 
 use crate::packet::Packet;
+use crate::pfc::Free;
 
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,8 @@ pub trait Transport {
     /// A packet has come in on a plane.
     fn receive(&mut self, now: Time, plane: u8, packet: &Packet);
 
-    /// Makes `out` the next packet to send, on one of the planes in `free` (bit n: plane n). `false` when there is none.
-    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool;
+    /// Makes `out` the next packet to send, on a plane that is free for the packet's class. `false` when there is none.
+    fn transmit(&mut self, now: Time, free: Free, out: &mut Packet) -> bool;
 
     /// When [`on_timeout`](Self::on_timeout) has to be called.
     fn next_timeout(&self) -> Time;
@@ -110,6 +111,10 @@ pub struct TransportStats {
     pub marked: u64,
     /// Packets that came in trimmed.
     pub trimmed: u64,
+    /// Congestion notification packets that came in, of a transport that has them (DCQCN).
+    pub cnps: u64,
+    /// Negative acknowledgements for a gap in the sequence that came in, of a transport that has them (go-back-N).
+    pub sequence_naks: u64,
 }
 
 /// How many of a flow's entropy values are in which state, in one plane (MRC paper, section 3.1).

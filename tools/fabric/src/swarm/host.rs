@@ -15,6 +15,7 @@ use super::ledger::{Check, Memory};
 use super::rand::Rng;
 use crate::nic::{self, Nic, with_timers};
 use crate::packet::Packet;
+use crate::pfc::Free;
 use crate::transport::Transport;
 
 /// See the [module documentation](self).
@@ -129,12 +130,12 @@ impl Transport for Host {
         self.audit.received(now, packet, before, endpoint.counters(), failovers);
     }
 
-    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+    fn transmit(&mut self, now: Time, free: Free, out: &mut Packet) -> bool {
         let sent = self.nic.transmit(now, free, out);
         if sent {
             self.audit.sent(now, out, self.nic.endpoint.counters());
         } else {
-            self.audit.silent(now, free);
+            self.audit.silent(now, free.all());
         }
         sent
     }

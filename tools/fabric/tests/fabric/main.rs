@@ -4,6 +4,7 @@
 
 mod delays;
 mod faults;
+mod pauses;
 mod planes;
 mod recorded;
 mod shares;

@@ -1,7 +1,7 @@
 //! A transport that never lets time go on.
 
 use spindrift::time::Time;
-use spindrift_fabric::{Net, Packet, Transport};
+use spindrift_fabric::{Free, Net, Packet, Transport};
 
 /// Its timer is due again as soon as it has run.
 struct Stuck(Time);
@@ -11,7 +11,7 @@ impl Transport for Stuck {
 
     fn receive(&mut self, _: Time, _: u8, _: &Packet) {}
 
-    fn transmit(&mut self, _: Time, _: u32, _: &mut Packet) -> bool {
+    fn transmit(&mut self, _: Time, _: Free, _: &mut Packet) -> bool {
         false
     }
 
