@@ -98,6 +98,16 @@ impl Link {
         self.queue.bytes()
     }
 
+    /// What is in the queue has to wait.
+    #[inline]
+    pub(crate) fn note_wait(&mut self) {
+        self.queue.note_wait();
+    }
+
+    pub(crate) fn take_queue_peak(&mut self) -> u64 {
+        self.queue.take_peak()
+    }
+
     /// Nothing waits for it.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {

@@ -278,6 +278,11 @@ impl<T: Transport> Net<T> {
         self.links[link.0 as usize].queued_bytes()
     }
 
+    /// The most bytes that waited for a link since this was called before.
+    pub fn take_queue_peak(&mut self, link: LinkId) -> u64 {
+        self.links[link.0 as usize].take_queue_peak()
+    }
+
     /// The links, in the order in which they were added.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + use<T> {
         (0..self.links.len() as u32).map(LinkId)
@@ -496,10 +501,11 @@ impl<T: Transport> Net<T> {
             return self.pool.give_back(packet);
         }
         if link.has_turn {
-            return;
+            return link.note_wait();
         }
         let free_at = link.free_at();
         if free_at > self.now {
+            link.note_wait();
             link.has_turn = true;
             return self.calendar.add(free_at, Event::Turn(id));
         }

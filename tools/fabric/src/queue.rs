@@ -54,7 +54,7 @@ pub(crate) enum Fate {
 /// What a queue has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Packets trimmed.
+    /// Packets trimmed and kept.
     pub trimmed: u64,
     /// Data packets dropped for want of room.
     pub dropped_data: u64,
@@ -101,13 +101,15 @@ pub(crate) struct Queue {
     data: Class,
     /// Bytes that trimmed packets are ahead of data, since both began to wait.
     ahead: i64,
+    /// The most bytes that waited since somebody asked.
+    peak_bytes: u64,
     pub(crate) counters: QueueCounters,
 }
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
         let [control, trimmed, data] = Default::default();
-        Self { spec, control, trimmed, data, ahead: 0, counters: QueueCounters::default() }
+        Self { spec, control, trimmed, data, ahead: 0, peak_bytes: 0, counters: QueueCounters::default() }
     }
 
     /// Takes a packet in. One that is dropped stays the caller's.
@@ -134,9 +136,11 @@ impl Queue {
             return Fate::Dropped;
         };
         packet.trim(trim.keep_bytes, trim.dscp);
-        self.counters.trimmed += 1;
         let bytes = u64::from(packet.wire_len());
-        self.push_small(Small::Trimmed, id, bytes, Fate::Trimmed)
+        let fate = self.push_small(Small::Trimmed, id, bytes, Fate::Trimmed);
+        // One that is dropped all the same counts once, as dropped.
+        self.counters.trimmed += u64::from(fate == Fate::Trimmed);
+        fate
     }
 
     fn push_small(&mut self, class: Small, id: PacketId, bytes: u64, fate: Fate) -> Fate {
@@ -180,6 +184,18 @@ impl Queue {
             self.ahead = 0;
         }
         self.ahead <= 0 && !self.trimmed.packets.is_empty()
+    }
+
+    /// What is in the queue has to wait.
+    #[inline]
+    pub(crate) fn note_wait(&mut self) {
+        self.peak_bytes = self.peak_bytes.max(self.bytes());
+    }
+
+    /// The most bytes that waited since this was called before.
+    pub(crate) fn take_peak(&mut self) -> u64 {
+        let waits = self.bytes();
+        std::mem::replace(&mut self.peak_bytes, waits)
     }
 
     /// Takes out all that waits.
@@ -291,7 +307,30 @@ mod tests {
             assert_eq!(fates, [Fate::Dropped, Fate::Queued, Fate::Dropped, Fate::Queued], "{dscp}");
         }
         assert_eq!(queue.counters.dropped_control, 4);
+        // Data that is trimmed and then finds no room either is dropped, and not trimmed as well.
+        let late = packet(&mut pool, map.trimmable, 4_000);
+        assert_eq!(queue.push(late, &mut pool), Fate::Dropped);
+        assert_eq!((queue.counters.trimmed, queue.counters.dropped_control), (2, 5));
         assert_eq!((queue.drain().count(), queue.bytes(), queue.is_empty()), (7, 0, true));
+    }
+
+    /// Bytes of all classes; those that wait when somebody asks are the least of what comes next.
+    #[test]
+    fn the_peak_is_the_most_that_waited_since_it_was_asked_for() {
+        let (mut pool, mut queue, map) = (Pool::default(), Queue::new(spec()), DscpMap::default());
+        for (dscp, waits) in [(map.trimmable, true), (map.control, true), (map.trimmable, false)] {
+            let id = packet(&mut pool, dscp, 200);
+            assert_eq!(queue.push(id, &mut pool), Fate::Queued);
+            if waits {
+                queue.note_wait();
+            }
+        }
+        queue.pop(&mut pool, &mut rng()).unwrap();
+        queue.note_wait();
+        assert_eq!((queue.take_peak(), queue.take_peak()), (400, 400));
+        queue.pop(&mut pool, &mut rng()).unwrap();
+        queue.note_wait();
+        assert_eq!((queue.take_peak(), queue.take_peak()), (400, 200));
     }
 
     /// UET 1.0 recommends as much for switches; with less than that a crowd of trimmed packets would starve data.

@@ -256,12 +256,11 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::PlanFile;
+    use super::super::plan::{PlanSource, SeedChoice};
     use super::super::run;
     use super::*;
     use crate::figure::tests::{assert_drawn, lines_of};
     use crate::stop::Stop;
-    use crate::toml_file::TomlFile;
 
     /// Two planes, a port of a receiver fails for a while; `workload` is one of more lines.
     fn outcomes(hosts_per_t0: u32, workload: &str) -> Vec<Outcome> {
@@ -271,8 +270,7 @@ mod tests {
              [[fault]]\nat = \"60us\"\nfor = \"40us\"\nwhere = \"h2:p1-t0-0\"\naction = \"dark\"\n\
              [[variant]]\nname = \"two\"\n[[variant]]\nname = \"one\"\nset = {{ \"fabric.planes\" = 1 , \"fault.0.where\" = \"h2:p0-t0-0\" }}\n"
         );
-        let file = TomlFile::of("plan.toml", text);
-        let plan_file = PlanFile::from_file("plan".to_owned(), &file, "".as_ref(), None).unwrap();
+        let plan_file = PlanSource::of_text("plan", &text).read(SeedChoice::default()).unwrap();
         let stop = Stop::default();
         plan_file.variants.into_iter().map(|plan| run::run(plan, &stop, &mut |_| {}).unwrap()).collect()
     }

@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use spindrift::time::Time;
 use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Tap, Watch};
 
+use super::digest::Totals;
 use super::fault::Faults;
 use super::fault_impact::{FaultImpact, FaultImpacts};
 use super::plan::Plan;
@@ -35,6 +36,7 @@ pub(super) struct Outcome {
     /// What those that began cost, in the same order.
     pub(super) impacts: Vec<FaultImpact>,
     pub(super) counters: NetCounters,
+    pub(super) totals: Totals,
     /// When it ended, and whether all work was done then.
     pub(super) ended_ns: u64,
     pub(super) done: bool,
@@ -94,7 +96,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
     let (mut timeline, mut faults) = (Timeline::new(&times), Faults::new(&plan.faults));
     let (mut due, mut events) = (timeline.next(), Vec::new());
     let end = Time(plan.duration_ns);
-    recorder.begin(sim.net());
+    recorder.begin(sim.net_mut());
     let first = Time(plan.sample_ns);
     if first <= end {
         sim.net_mut().set_alarm(first, SAMPLE);
@@ -115,7 +117,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
             set_fault_alarm(&mut sim, due.as_ref(), end);
             continue;
         }
-        recorder.look(sim.net());
+        recorder.look(sim.net_mut());
         let next = sim.net().now() + plan.sample_ns;
         if next <= end {
             sim.net_mut().set_alarm(next, SAMPLE);
@@ -126,10 +128,10 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
             tell(Progress { now_ns: sim.net().now().0, hops: sim.net().counters().hops });
         }
     }
-    recorder.look(sim.net());
+    recorder.look(sim.net_mut());
     trace.map_or(Ok(()), Trace::finish)?;
     let net = sim.net();
-    let counters = net.counters();
+    let (counters, totals) = (net.counters(), Totals::of(&plan.fabric, &clos, net));
     let jobs = names.into_iter().zip(sim.jobs()).map(|(name, job)| JobOutcome::of(name, job)).collect();
     Ok(Outcome {
         jobs,
@@ -139,6 +141,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         events,
         impacts: impacts.list(),
         counters,
+        totals,
         ended_ns: net.now().0,
         done: sim.is_done(),
         wall: began.elapsed(),
