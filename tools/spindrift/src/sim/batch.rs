@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use tracing::subscriber::NoSubscriber;
 
 use super::claim::{self, Finding};
 use super::digest::Digest;
@@ -157,7 +158,10 @@ impl<'a> Group<'a> {
         if let Some(plan) = self.plans.get(variant).and_then(|plan| locked(plan).take()) {
             return Ok(plan);
         }
-        let plan = self.source.read(self.choice)?.variants.into_iter().nth(variant);
+        // Reading tries connections out, which is nothing to log.
+        let read = || self.source.read(self.choice);
+        let plan_file = tracing::subscriber::with_default(NoSubscriber::default(), read)?;
+        let plan = plan_file.variants.into_iter().nth(variant);
         plan.ok_or_else(|| anyhow!("{}: the plan has lost a variant", self.source.name))
     }
 

@@ -6,6 +6,7 @@ mod claim;
 mod digest;
 mod fault;
 mod fault_impact;
+mod logged;
 mod nic;
 mod page;
 mod picture;
@@ -23,11 +24,13 @@ use clap::Args;
 use serde_json::Value as Json;
 
 use self::batch::{Batch, Played, Request};
+pub(crate) use self::logged::Clock;
 use self::plan::{Capture, PlanFile, PlanSource};
 use crate::output::{print_line, write_file};
 use crate::stop::Stop;
 use crate::topology;
 use crate::usage::usage;
+use crate::verbose;
 
 /// Runs the transport in a simulated fabric, with the traffic and faults of a plan
 #[derive(Args, Debug)]
@@ -52,6 +55,10 @@ pub(crate) struct SimArgs {
     /// packets-1.pcapng and so on; of several seeds, the first. Not with several plans
     #[arg(long, value_name = "LINK,..|all", value_delimiter = ',')]
     capture: Vec<String>,
+    /// Log to standard error what hosts do, with simulated time, host, variant and seed: -v life cycle, -vv also paths, congestion and
+    /// timeouts, -vvv everything. `SPINDRIFT_LOG` selects in detail [default: nothing]
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// Print the object of result.json instead of the summary; with several plans, a list of objects
     #[arg(long)]
     json: bool,
@@ -73,6 +80,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<()> {
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("--output: cannot make {}", folder.display()))?;
     }
+    verbose::start_if_asked(args.verbose)?;
     let stop = Stop::on_ctrl_c()?;
     let (played, wall) = batch.play(requests, &stop)?;
     let mut objects = Vec::new();

@@ -61,6 +61,7 @@ fn over_time(title: &str, outcomes: &[Outcome]) -> Picture {
                 chart.goodput(),
                 chart.planes(),
                 chart.packets(),
+                chart.repeats(),
                 chart.link_rates(),
                 chart.queues(),
                 chart.states(),
@@ -137,20 +138,22 @@ impl<'a> Chart<'a> {
         Content::Lines(picks.map(line).into())
     }
 
+    /// The recorded hosts, and their names, of which there is more than nothing at the end.
+    fn hosts_with(&self, value: impl Fn(&Sample, usize) -> u64) -> (Vec<usize>, Vec<String>) {
+        let plan = &self.outcome.plan;
+        let hosts = plan.hosts.iter().enumerate();
+        hosts
+            .filter(|(number, _)| self.steps.last().is_some_and(|step| value(step.after, *number) > 0))
+            .map(|(number, host)| (number, plan.fabric.name(Node::Host(host.0 as u16))))
+            .unzip()
+    }
+
     /// Of the hosts that receive anything.
     fn goodput(&self) -> Panel {
         let placed = |sample: &Sample, number: usize| {
             sample.hosts.get(number).map_or(0, |host: &HostSample| host.stats.placed_bytes)
         };
-        let (hosts, names): (Vec<_>, Vec<_>) = self
-            .outcome
-            .plan
-            .hosts
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| self.steps.last().is_some_and(|step| placed(step.after, *number) > 0))
-            .map(|(number, host)| (number, self.outcome.plan.fabric.name(Node::Host(host.0 as u16))))
-            .unzip();
+        let (hosts, names) = self.hosts_with(placed);
         let gbps = |step: &Step<'_>, index: usize| {
             let number = hosts.get(index).copied().unwrap_or_default();
             step.gbps(placed(step.before, number), placed(step.after, number))
@@ -184,6 +187,19 @@ impl<'a> Chart<'a> {
             line("sent again", ARRIVED, |host| host.stats.repeats),
         ];
         Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
+    }
+
+    /// Of each host that sent anything again; nothing where one did, which is that of all.
+    fn repeats(&self) -> Panel {
+        let again =
+            |sample: &Sample, number: usize| sample.hosts.get(number).map_or(0, |host| host.stats.repeats);
+        let (hosts, names) = self.hosts_with(again);
+        let (hosts, names) = if hosts.len() > 1 { (hosts, names) } else { (Vec::new(), Vec::new()) };
+        let count = |step: &Step<'_>, index: usize| {
+            let number = hosts.get(index).copied().unwrap_or_default();
+            (again(step.after, number) - again(step.before, number)) as f64
+        };
+        Panel::new("sent again, by host", self.lines(&names, count))
     }
 
     /// Of recorded links.
@@ -329,6 +345,27 @@ mod tests {
         assert_eq!(lines[1], ("lost", LOST, lost));
         assert_eq!(lines[2], ("sent again", ARRIVED, again));
         assert_eq!((lines[0].0, lines[0].2.len()), ("trimmed", 10));
+        assert!(lines_of(&chart.repeats()).is_empty(), "of one host alone");
+    }
+
+    /// Hosts that send to a port that fails have a line each, those that sent nothing again have none.
+    #[test]
+    fn hosts_that_send_again_have_their_lines() {
+        let outcomes = outcomes(2, "kind = \"write\"\nfrom = \"h1, h3, h2\"\nto = \"h2, h2, h4\"");
+        let outcome = &outcomes[0];
+        let repeats = |sample: &Sample, host: usize| sample.hosts[host].stats.repeats;
+        let panel = Chart::new(AXIS, outcome).repeats();
+        let lines = lines_of(&panel);
+        let all: Vec<_> = (0..4)
+            .filter(|&host| added(outcome, |sample| repeats(sample, host)).iter().sum::<u64>() > 0)
+            .collect();
+        assert!(all.len() > 1 && all.len() < 4, "{all:?}");
+        assert_eq!(lines.len(), all.len());
+        for (line, host) in lines.iter().zip(all) {
+            assert_eq!(line.0, format!("h{}", host + 1));
+            let counts = added(outcome, |sample| repeats(sample, host)).into_iter().map(|count| count as f64);
+            close(&line.2, line.2.iter().map(|point| point.0).zip(counts));
+        }
     }
 
     #[test]

@@ -239,6 +239,13 @@ fn tables_tell_what_happened() {
             .sum::<u32>()
     };
     assert!(!evs.is_empty() && evs.iter().all(|row| row["flow"] == "h1-h5" && total(row) == 4));
+    // The sender's are closed while the receiver's port is down, from when it has heard of it.
+    for row in &evs {
+        let (down, known) = (299.0..615.0, 320.0..600.0);
+        let closed = if row["plane"] == "1" && known.contains(&number(row, "time_us")) { 4.0 } else { 0.0 };
+        let settled = row["plane"] == "0" || !down.contains(&number(row, "time_us")) || closed > 0.0;
+        assert!(!settled || (number(row, "closed") - closed).abs() < 1e-9, "{row:?}");
+    }
     let summary = fs::read_to_string(folder.join("summary.md")).unwrap();
     let picture = fs::read_to_string(folder.join("figure.svg")).unwrap();
     assert!(picture.contains("A port fails") && picture.contains("2: at 600.000 us, h5:p1-t0-1: down ends"));

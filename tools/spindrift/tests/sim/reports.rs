@@ -79,3 +79,42 @@ fn totals_are_over_the_whole_fabric() {
     }
     assert_eq!(folder("h8").0["variants"][0]["totals"], totals);
 }
+
+/// Log lines have the simulated time, the host, the variant and the seed; without `-v` there are none.
+#[test]
+fn log_lines_have_simulated_time_and_host() {
+    let text = format!(
+        "[plan]\ntitle = \"x\"\nduration = \"600us\"\n{FABRIC}\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1, h2\"\nto = \"h5, h6\"\n\
+         [[fault]]\nat = \"300us\"\nwhere = \"p0-t0-0:p0-t1-0\"\naction = \"dark\"\n\
+         [[variant]]\nname = \"one\"\n[[variant]]\nname = \"two\"\n"
+    );
+    let plan = Plan::new("log", &text);
+    let log = |options: &[&str]| {
+        let (file, folder) = (plan.path("plan.toml"), plan.path("results"));
+        let output = run(&[&["sim", &file, "-o", &folder, "--seeds", "2"], options].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(log(&[]), "");
+    let lines = log(&["-vv", "-j", "3"]);
+    for (variant, seed) in [("one", 1), ("one", 2), ("two", 1), ("two", 2)] {
+        let run = format!(" {variant} seed {seed} ");
+        let of_run: Vec<_> = lines.lines().filter(|line| line.contains(&run)).collect();
+        let times: Vec<f64> =
+            of_run.iter().map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
+        assert!(times.is_sorted() && times.iter().all(|&seconds| seconds <= 600e-6), "{of_run:#?}");
+        // The path dies under both senders, which find out some microseconds later.
+        for host in ["h1", "h2"] {
+            let own = format!(" {host}{run}");
+            let found = of_run.iter().zip(&times).any(|(line, &seconds)| {
+                line.contains(&own)
+                    && line.contains("path is assumed bad")
+                    && (300e-6..400e-6).contains(&seconds)
+            });
+            assert!(found, "{host}: {of_run:#?}");
+        }
+    }
+    let named = lines.lines().filter(|line| ["one seed", "two seed"].iter().any(|run| line.contains(run)));
+    assert_eq!(named.count(), lines.lines().count(), "{lines}");
+}
