@@ -211,11 +211,17 @@ impl<'a> Chart<'a> {
         Panel::new("links, Gb/s", self.lines(&self.outcome.links, gbps))
     }
 
+    /// The longest in each step, whatever the samples at its ends say.
     fn queues(&self) -> Panel {
-        let waits = |step: &Step<'_>, link: usize| {
-            step.after.links.get(link).map_or(0.0, |link| link.queued_bytes as f64 / 1e3)
+        let samples = self.outcome.recorder.samples();
+        let longest = |step: &Step<'_>, link: usize| {
+            let [from, to] =
+                [step.before, step.after].map(|end| samples.partition_point(|sample| sample.at <= end.at));
+            let within = samples.get(from..to).unwrap_or_default().iter();
+            let peaks = within.filter_map(|sample| sample.links.get(link)).map(|link| link.peak_bytes);
+            peaks.max().unwrap_or_default() as f64 / 1e3
         };
-        Panel::new("queues, kB", self.lines(&self.outcome.links, waits))
+        Panel::new("longest queue, kB", self.lines(&self.outcome.links, longest))
     }
 
     /// Of recorded connections.
@@ -385,7 +391,7 @@ mod tests {
             points.iter().map(|point| point.0).zip(bytes.iter().map(|&bytes| bytes as f64 * 8.0 / 20_000.0)),
         );
         let waits: Vec<_> =
-            samples.iter().skip(1).map(|sample| sample.links[1].queued_bytes as f64 / 1e3).collect();
+            samples.iter().skip(1).map(|sample| sample.links[1].peak_bytes as f64 / 1e3).collect();
         assert!(waits.iter().any(|&waits| waits > 1.0));
         assert_eq!(lines_of(&queues)[1].2.iter().map(|point| point.1).collect::<Vec<_>>(), waits);
         // Each entropy value is in one state; some are bad while the link is dark.
@@ -397,6 +403,20 @@ mod tests {
         let each: u32 = samples[0].flows.iter().flatten().map(|evs| evs.good + evs.reserve).sum();
         assert!((0..10).all(|step| (all(step) - f64::from(each)).abs() < 1e-9), "{:?}", area.series);
         assert!(area.series[3].values[4] > 0.0 && area.series[3].values[1] == 0.0);
+    }
+
+    /// A step of several samples has the longest queue of all of them.
+    #[test]
+    fn queues_between_the_samples_of_a_step_are_drawn() {
+        let mut outcomes = outcomes(2, "kind = \"write\"\nfrom = \"h1, h3\"\nto = \"h2, h2\"");
+        let outcome = outcomes.remove(0);
+        let mut chart = Chart::new(AXIS, &outcome);
+        let samples = outcome.recorder.samples();
+        chart.steps = vec![Step { before: &samples[2], after: &samples[8] }];
+        chart.x = vec![0.0];
+        let most = samples[3..=8].iter().map(|sample| sample.links[1].peak_bytes).max().unwrap();
+        assert!(most > samples[8].links[1].peak_bytes, "the last is not the longest");
+        assert_eq!(lines_of(&chart.queues())[1].2, [(0.0, most as f64 / 1e3)]);
     }
 
     /// Of many hosts, three lines; and one plane needs none of its own.
