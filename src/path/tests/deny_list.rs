@@ -234,21 +234,31 @@ fn too_few_others_release_the_list_for_the_hold_time() {
     assert!(paths.deny_list_status().unwrap().released);
     paths.on_timer(began.after(S));
     assert!(paths.deny_list_status().unwrap().released);
-    // Probes revive the others; three are more than the floor.
+    // Probes revive two others, which are no more than the floor, then all.
     let mut now = began.after(S);
-    while paths.states().filter(|ev| ev.state == EvState::AssumedBad).count() > 1 {
-        now = now.max(paths.next_timeout());
-        paths.on_timer(now);
-        while let Some(probe) = paths.next_probe(now) {
-            paths.on_probe_answer(probe.id, EvMark::None, now);
+    let mut revive = |paths: &mut Paths, ids: &[u16]| {
+        while ids.iter().any(|&id| state(paths, EvId(id)) == EvState::AssumedBad) {
+            now = now.max(paths.next_timeout());
+            paths.on_timer(now);
+            while let Some(probe) = paths.next_probe(now) {
+                if ids.contains(&probe.ev.0) {
+                    paths.on_probe_answer(probe.id, EvMark::None, now);
+                }
+            }
         }
-    }
-    assert!(now < began.after(2 * S) && paths.deny_list_status().unwrap().released);
+        now
+    };
+    assert!(revive(&mut paths, &[2, 3]) < began.after(2 * S));
     paths.on_timer(began.after(2 * S));
+    assert!(paths.deny_list_status().unwrap().released);
+    assert!(revive(&mut paths, &[2, 3, 4]) < began.after(3 * S));
+    paths.on_timer(began.after(3 * S - 1));
+    assert!(paths.deny_list_status().unwrap().released);
+    paths.on_timer(began.after(3 * S));
     assert_eq!(listed.map(|id| state(&paths, id)), [EvState::Denied; 2]);
     assert!(!paths.deny_list_status().unwrap().released);
     // The same again: the hold time is longer.
-    now = began.after(2 * S);
+    let now = began.after(3 * S);
     lose(&mut paths, 2..6, now);
     assert!(paths.deny_list_status().unwrap().released);
     paths.on_timer(now);

@@ -127,6 +127,16 @@ impl Link {
         self.queue.bytes()
     }
 
+    /// What is in the queue has to wait.
+    #[inline]
+    pub(crate) fn note_wait(&mut self) {
+        self.queue.note_wait();
+    }
+
+    pub(crate) fn take_queue_peak(&mut self) -> u64 {
+        self.queue.take_peak()
+    }
+
     /// The classes of which a packet would leave as soon as the link is free.
     #[inline]
     pub(crate) const fn room(&self) -> Classes {

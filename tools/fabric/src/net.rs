@@ -293,6 +293,11 @@ impl<T: Transport> Net<T> {
         self.links[link.0 as usize].queued_bytes()
     }
 
+    /// The most bytes that waited for a link since this was called before.
+    pub fn take_queue_peak(&mut self, link: LinkId) -> u64 {
+        self.links[link.0 as usize].take_queue_peak()
+    }
+
     /// The links, in the order in which they were added.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + use<T> {
         (0..self.links.len() as u32).map(LinkId)
@@ -513,10 +518,11 @@ impl<T: Transport> Net<T> {
             return self.drop_at(id, packet);
         }
         if link.has_turn {
-            return;
+            return link.note_wait();
         }
         let free_at = link.free_at();
         if free_at > self.now {
+            link.note_wait();
             link.has_turn = true;
             return self.calendar.add(free_at, Event::Turn(id));
         }
@@ -533,7 +539,10 @@ impl<T: Transport> Net<T> {
     #[inline]
     fn send(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
-        let Some(sent) = link.send(self.now, &mut self.pool, &mut self.rng) else { return };
+        let Some(sent) = link.send(self.now, &mut self.pool, &mut self.rng) else {
+            // What waits is stopped.
+            return link.note_wait();
+        };
         self.calendar.add(sent.arrives_at, Event::Arrive { link: id, packet: sent.packet });
         if link.hungry.is_some() || link.can_send() {
             link.has_turn = true;

@@ -60,7 +60,7 @@ pub(crate) enum Fate {
 /// What a queue has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Packets trimmed.
+    /// Packets trimmed and kept.
     pub trimmed: u64,
     /// Data packets dropped for want of room.
     pub dropped_data: u64,
@@ -102,6 +102,8 @@ pub(crate) struct Queue {
     ahead: i64,
     /// The classes that must not leave.
     paused: Classes,
+    /// The most bytes that waited since somebody asked.
+    peak_bytes: u64,
     pub(crate) counters: QueueCounters,
 }
 
@@ -115,6 +117,7 @@ impl Queue {
             data,
             ahead: 0,
             paused: Classes::NONE,
+            peak_bytes: 0,
             counters: QueueCounters::default(),
         }
     }
@@ -143,9 +146,11 @@ impl Queue {
             return Fate::Dropped;
         };
         packet.trim(trim.keep_bytes, trim.dscp);
-        self.counters.trimmed += 1;
         let bytes = u64::from(packet.wire_len());
-        self.push_small(Class::Trimmed, id, bytes, Fate::Trimmed)
+        let fate = self.push_small(Class::Trimmed, id, bytes, Fate::Trimmed);
+        // One that is dropped all the same counts once, as dropped.
+        self.counters.trimmed += u64::from(fate == Fate::Trimmed);
+        fate
     }
 
     /// The class of packets with this code point.
@@ -258,6 +263,18 @@ impl Queue {
             || (self.data.bytes > 0 && may_leave.has(Class::Data))
     }
 
+    /// What is in the queue has to wait.
+    #[inline]
+    pub(crate) fn note_wait(&mut self) {
+        self.peak_bytes = self.peak_bytes.max(self.bytes());
+    }
+
+    /// The most bytes that waited since this was called before.
+    pub(crate) fn take_peak(&mut self) -> u64 {
+        let waits = self.bytes();
+        std::mem::replace(&mut self.peak_bytes, waits)
+    }
+
     /// Takes out all that waits.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = PacketId> {
         let Self { control, trimmed, data, .. } = self;
@@ -368,7 +385,30 @@ mod tests {
             assert_eq!(fates, [Fate::Dropped, Fate::Queued, Fate::Dropped, Fate::Queued], "{dscp}");
         }
         assert_eq!(queue.counters.dropped_control, 4);
+        // Data that is trimmed and then finds no room either is dropped, and not trimmed as well.
+        let late = packet(&mut pool, map.trimmable, 4_000);
+        assert_eq!(queue.push(late, &mut pool), Fate::Dropped);
+        assert_eq!((queue.counters.trimmed, queue.counters.dropped_control), (2, 5));
         assert_eq!((queue.drain().count(), queue.bytes(), queue.is_empty()), (7, 0, true));
+    }
+
+    /// Bytes of all classes; those that wait when somebody asks are the least of what comes next.
+    #[test]
+    fn the_peak_is_the_most_that_waited_since_it_was_asked_for() {
+        let (mut pool, mut queue, map) = (Pool::default(), Queue::new(spec()), DscpMap::default());
+        for (dscp, waits) in [(map.trimmable, true), (map.control, true), (map.trimmable, false)] {
+            let id = packet(&mut pool, dscp, 200);
+            assert_eq!(queue.push(id, &mut pool), Fate::Queued);
+            if waits {
+                queue.note_wait();
+            }
+        }
+        queue.pop(&mut pool, &mut rng()).unwrap();
+        queue.note_wait();
+        assert_eq!((queue.take_peak(), queue.take_peak()), (400, 400));
+        queue.pop(&mut pool, &mut rng()).unwrap();
+        queue.note_wait();
+        assert_eq!((queue.take_peak(), queue.take_peak()), (400, 200));
     }
 
     /// UET 1.0 recommends as much for switches; with less than that a crowd of trimmed packets would starve data.

@@ -48,6 +48,8 @@ pub struct LinkSample {
     pub counters: LinkCounters,
     /// Bytes that wait for it.
     pub queued_bytes: u64,
+    /// The most that waited since the sample before.
+    pub peak_bytes: u64,
 }
 
 /// Samples of a network, one after the other.
@@ -69,7 +71,7 @@ impl Recorder {
     }
 
     /// Takes the first sample, of a network in which nothing has been sent. What workloads sent as they were added is in the next.
-    pub fn begin<T: Messenger>(&mut self, net: &Net<T>) {
+    pub fn begin<T: Messenger>(&mut self, net: &mut Net<T>) {
         self.look(net);
         let Some(Sample { net, hosts, links, .. }) = self.samples.last_mut() else { return };
         *net = NetCounters::default();
@@ -81,23 +83,30 @@ impl Recorder {
     }
 
     /// Takes a sample. One for each time: the latest takes the place of one that was taken at the same.
-    pub fn look<T: Messenger>(&mut self, net: &Net<T>) {
+    pub fn look<T: Messenger>(&mut self, net: &mut Net<T>) {
         let Watch { hosts, links, flows } = &self.watch;
         let at = net.now();
-        if self.samples.last().is_some_and(|last| last.at == at) {
-            self.samples.pop();
-        }
+        let replaced = self.samples.pop_if(|last| last.at == at);
+        let link = |(place, &link): (usize, &LinkId)| {
+            // What was asked for at this time already is no longer in the network's.
+            let before = replaced.as_ref().and_then(|sample: &Sample| sample.links.get(place));
+            let peak = before.map_or(0, |link| link.peak_bytes);
+            LinkSample {
+                counters: net.link(link),
+                queued_bytes: net.queued_bytes(link),
+                peak_bytes: net.take_queue_peak(link).max(peak),
+            }
+        };
+        let links = links.iter().enumerate().map(link).collect();
         let host = |&host: &HostId| HostSample {
             stats: net.transport(host).stats(),
             plane_bytes: net.downlinks(host).iter().map(|&link| net.link(link).bytes).collect(),
         };
-        let link =
-            |&link: &LinkId| LinkSample { counters: net.link(link), queued_bytes: net.queued_bytes(link) };
         self.samples.push(Sample {
             at,
             net: net.counters(),
             hosts: hosts.iter().map(host).collect(),
-            links: links.iter().map(link).collect(),
+            links,
             flows: flows.iter().map(|end| net.transport(end.host).evs(end.flow)).collect(),
         });
     }

@@ -10,6 +10,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, registry};
 
+use crate::sim::Clock;
 use crate::usage::usage;
 
 /// Overrides `-v`.
@@ -30,19 +31,7 @@ impl Verbosity {
     /// # Errors
     /// `SPINDRIFT_LOG` does not make a filter.
     pub(crate) fn start(self) -> Result<()> {
-        let text = match env::var(VARIABLE) {
-            Ok(text) if !text.trim().is_empty() => text,
-            Ok(_) | Err(VarError::NotPresent) => self.directive().to_owned(),
-            Err(VarError::NotUnicode(_)) => return Err(bad("<not UTF-8>", "it is not UTF-8")),
-        };
-        let filter: Targets = text.parse().map_err(|error| bad(&text, &format!("{error}")))?;
-        let lines = fmt::layer()
-            .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal())
-            // Standard error that takes nothing more is no reason to stop.
-            .log_internal_errors(false);
-        registry().with(lines).with(filter).init();
-        Ok(())
+        start(&variable()?.unwrap_or_else(|| self.directive().to_owned()))
     }
 
     fn directive(self) -> &'static str {
@@ -53,6 +42,39 @@ impl Verbosity {
             _ => "spindrift=trace",
         }
     }
+}
+
+/// Starts to report if `-v` was given so often, or `SPINDRIFT_LOG` is set: without them, nothing is logged.
+///
+/// # Errors
+/// `SPINDRIFT_LOG` does not make a filter.
+pub(crate) fn start_if_asked(verbose: u8) -> Result<()> {
+    match variable()? {
+        Some(text) => start(&text),
+        None if verbose > 0 => start(Verbosity { verbose }.directive()),
+        None => Ok(()),
+    }
+}
+
+/// The value of `SPINDRIFT_LOG` if it is set.
+fn variable() -> Result<Option<String>> {
+    match env::var(VARIABLE) {
+        Ok(text) => Ok((!text.trim().is_empty()).then_some(text)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(bad("<not UTF-8>", "it is not UTF-8")),
+    }
+}
+
+fn start(filter: &str) -> Result<()> {
+    let targets: Targets = filter.parse().map_err(|error| bad(filter, &format!("{error}")))?;
+    let lines = fmt::layer()
+        .with_timer(Clock)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        // Standard error that takes nothing more is no reason to stop.
+        .log_internal_errors(false);
+    registry().with(lines).with(targets).init();
+    Ok(())
 }
 
 fn bad(text: &str, reason: &str) -> anyhow::Error {

@@ -17,7 +17,7 @@ fn watch(world: &mut World, recorder: &mut Recorder, to_us: u64) {
     let from_us = world.sim.net().now().0 / US;
     for us in (from_us..=to_us).step_by(10) {
         world.run_until(Time(us * US));
-        recorder.look(world.sim.net());
+        recorder.look(world.sim.net_mut());
     }
 }
 
@@ -80,6 +80,37 @@ fn an_incast_is_seen_in_the_queue() {
     assert!(most > limit / 2, "{most} of {limit}");
     let trimmed = last.links[0].counters.queue.trimmed;
     assert!(trimmed > 0 && last.hosts[0].stats.trimmed.abs_diff(trimmed) < 1_000, "{trimmed} {last:?}");
+}
+
+/// The longest queue is that of the whole time between two samples, many or few. What finds a link idle does not wait.
+#[test]
+fn queues_are_known_between_samples() {
+    let peaks = |step_us: usize| {
+        let stream = Stream::new((4..11).map(|from| (HostId(from), HostId(0))).collect(), ENDLESS);
+        let ping = PingPong::new(vec![(HostId(12), HostId(13))], 8, 1_000);
+        let mut world = World::new(clos(1, 4, 4, 400), 3, vec![Box::new(stream), Box::new(ping)]);
+        let links = [0, 13].map(|host| world.sim.net().downlinks(HostId(host))[0]);
+        let watch = Watch { links: links.to_vec(), ..Watch::default() };
+        let mut recorder = Recorder::new(watch);
+        recorder.begin(world.sim.net_mut());
+        for us in (0..=60).step_by(step_us) {
+            world.run_until(Time(us * US));
+            // A sample that replaces one of the same time keeps what that has seen.
+            recorder.look(world.sim.net_mut());
+            recorder.look(world.sim.net_mut());
+        }
+        let samples = recorder.samples();
+        assert_eq!(samples.len(), 1 + 60 / step_us);
+        for pair in samples.windows(2) {
+            let [before, after] = [0, 1].map(|at: usize| pair[at].links[0]);
+            assert!(after.peak_bytes >= after.queued_bytes.max(before.queued_bytes), "{before:?} {after:?}");
+        }
+        assert!(world.sim.net().link(links[1]).packets > 5);
+        [0, 1].map(|link: usize| samples.iter().map(|sample| sample.links[link].peak_bytes).max().unwrap())
+    };
+    let (fine, coarse) = (peaks(1), peaks(60));
+    assert_eq!(fine, coarse);
+    assert!(fine[0] > 100_000 && fine[1] == 0, "{fine:?}");
 }
 
 /// A small message takes as long as the links and the wires do.

@@ -1,9 +1,6 @@
 //! The plans that are built into the command.
 
-use anyhow::Result;
-
-use super::plan::PlanFile;
-use crate::toml_file::TomlFile;
+use super::plan::PlanSource;
 use crate::usage::usage;
 
 /// A name and the file of that name.
@@ -51,12 +48,12 @@ const BUILTIN: [(&str, &str); 33] = [
 ];
 
 /// The plan of a name; nothing if no plan has it.
-pub(super) fn find(name: &str, seed: Option<u64>) -> Option<Result<PlanFile>> {
-    BUILTIN.iter().find(|(given, _)| *given == name).map(|(name, text)| read(name, text, seed))
+pub(super) fn find(name: &str) -> Option<PlanSource> {
+    BUILTIN.iter().find(|(given, _)| *given == name).map(|(name, text)| PlanSource::of_text(name, text))
 }
 
-pub(super) fn all(seed: Option<u64>) -> Result<Vec<PlanFile>> {
-    BUILTIN.iter().map(|(name, text)| read(name, text, seed)).collect()
+pub(super) fn all() -> Vec<PlanSource> {
+    BUILTIN.iter().map(|(name, text)| PlanSource::of_text(name, text)).collect()
 }
 
 /// That there is no plan of a name.
@@ -68,16 +65,13 @@ pub(super) fn unknown(name: &str) -> anyhow::Error {
     ))
 }
 
-fn read(name: &str, text: &str, seed: Option<u64>) -> Result<PlanFile> {
-    PlanFile::from_file(name.to_owned(), &TomlFile::of(format!("{name}.toml"), text), "".as_ref(), seed)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
+    use super::super::plan::{PlanFile, SeedChoice};
     use super::*;
 
     /// All files of the folder, and nothing else, each with what it is after in its first line, and with claims.
@@ -91,7 +85,8 @@ mod tests {
         let files: BTreeMap<_, _> = files.collect();
         let builtin = BUILTIN.map(|(name, text)| (name.to_owned(), text.to_owned()));
         assert_eq!(files, BTreeMap::from(builtin));
-        for plan_file in all(None).unwrap() {
+        for source in all() {
+            let plan_file = source.read(SeedChoice::default()).unwrap();
             let PlanFile { name, paper, scale, variants, .. } = plan_file;
             assert!(files[&name].starts_with("# "), "{name}");
             assert!(paper.is_some() && scale.is_some(), "{name}");

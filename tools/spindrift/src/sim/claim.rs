@@ -169,19 +169,19 @@ enum Subject {
     Faults,
 }
 
-/// From one time to another, in ns.
+/// From one time to another, in ns; or to the end of the run, whenever that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window {
     from: u64,
-    to: u64,
+    to: Option<u64>,
 }
 
-/// What came of a claim.
+/// What came of a claim, with each seed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Finding {
     pub(super) what: String,
-    /// What was measured; nothing if it could not be.
-    pub(super) value: Option<f64>,
+    /// What was measured, in the order of the seeds.
+    pub(super) measured: Vec<Measured>,
     pub(super) unit: &'static str,
     pub(super) least: Option<f64>,
     pub(super) most: Option<f64>,
@@ -189,17 +189,71 @@ pub(super) struct Finding {
     pub(super) why: Option<String>,
 }
 
+/// What was measured with one seed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    pub(super) seed: u64,
+    /// Nothing if it could not be measured.
+    pub(super) value: Option<f64>,
+}
+
 impl Finding {
-    pub(super) fn holds(&self) -> bool {
-        let within = |value: f64| {
-            self.least.is_none_or(|least| value >= least) && self.most.is_none_or(|most| value <= most)
-        };
-        self.value.is_some_and(within)
+    /// What came of the same claim with further seeds.
+    pub(super) fn add(&mut self, other: Self) {
+        self.measured.extend(other.measured);
     }
 
+    fn is_within(&self, value: f64) -> bool {
+        self.least.is_none_or(|least| value >= least) && self.most.is_none_or(|most| value <= most)
+    }
+
+    /// The seeds with which it does not hold.
+    fn failing(&self) -> Vec<u64> {
+        let fails = self
+            .measured
+            .iter()
+            .filter(|measured| !measured.value.is_some_and(|value| self.is_within(value)));
+        fails.map(|measured| measured.seed).collect()
+    }
+
+    /// With each seed.
+    pub(super) fn holds(&self) -> bool {
+        self.failing().is_empty()
+    }
+
+    /// Of what could be measured; nothing if nothing could be.
+    fn spread(&self) -> Option<Spread> {
+        let values: Vec<_> = self.measured.iter().filter_map(|measured| measured.value).collect();
+        (!values.is_empty()).then(|| Spread::of(values))
+    }
+
+    /// The median, and with several seeds the least and the most if they differ from it.
     pub(super) fn measured(&self) -> String {
-        let value = |value| format!("{}{}", number(value), self.unit);
-        self.value.map_or_else(|| "no data in that time".to_owned(), value)
+        let Some(Spread { count, p50, min, max, .. }) = self.spread() else {
+            return "no data in that time".to_owned();
+        };
+        let [p50, min, max] = [p50, min, max].map(|value| self.shown(value));
+        let mut text = format!("{p50}{}", self.unit);
+        if min != p50 || max != p50 {
+            text += &format!(" [{min} to {max}]");
+        }
+        if count < self.measured.len() {
+            text +=
+                &format!(", no data with {} of {} seeds", self.measured.len() - count, self.measured.len());
+        }
+        text
+    }
+
+    /// With so many digits that a value beyond a bound does not look as if it were within, nor the other way round.
+    fn shown(&self, value: f64) -> String {
+        let enough = |text: &String| {
+            text.parse().is_ok_and(|shown: f64| self.is_within(shown) == self.is_within(value))
+        };
+        let usual = usual_digits(value);
+        (usual..usual + MORE_DIGITS)
+            .map(|digits| with_digits(value, digits))
+            .find(enough)
+            .unwrap_or_else(|| value.to_string())
     }
 
     pub(super) fn claimed(&self) -> String {
@@ -212,10 +266,20 @@ impl Finding {
     }
 
     pub(super) fn verdict(&self) -> Cow<'_, str> {
-        match (self.holds(), &self.why) {
-            (true, _) => "holds".into(),
-            (false, None) => "DOES NOT HOLD".into(),
-            (false, Some(why)) => format!("does not hold: {why}").into(),
+        let (failing, all) = (self.failing(), self.measured.len());
+        let seeds = match (&*failing, all) {
+            ([], 0..=1) => return "holds".into(),
+            ([], _) => return format!("holds with all {all} seeds").into(),
+            (_, 0..=1) => String::new(),
+            (some, _) if some.len() == all => format!(" with any of {all} seeds"),
+            (some, _) => {
+                let names: Vec<_> = some.iter().map(u64::to_string).collect();
+                format!(" with {} of {all} seeds ({})", some.len(), names.join(", "))
+            }
+        };
+        match &self.why {
+            None => format!("DOES NOT HOLD{seeds}").into(),
+            Some(why) => format!("does not hold{seeds}: {why}").into(),
         }
     }
 
@@ -225,19 +289,43 @@ impl Finding {
     }
 
     pub(super) fn json(&self) -> Json {
-        let Self { what, value, unit, least, most, why } = self;
-        let unit = unit.trim_start();
-        json!({ "what": what, "value": value, "unit": unit, "least": least, "most": most, "holds": self.holds(), "why": why })
+        let Self { what, measured, unit, least, most, why } = self;
+        let spread = self.spread();
+        let seeds = measured.iter().map(|measured| json!({ "seed": measured.seed, "value": measured.value }));
+        json!({
+            "what": what,
+            "value": spread.map(|spread| spread.p50),
+            "min": spread.map(|spread| spread.min),
+            "max": spread.map(|spread| spread.max),
+            "unit": unit.trim_start(),
+            "least": least,
+            "most": most,
+            "holds": self.holds(),
+            "seeds_held": measured.len() - self.failing().len(),
+            "seeds": seeds.collect::<Vec<_>>(),
+            "why": why,
+        })
     }
 }
 
+/// Digits that a value may have beyond the usual ones.
+const MORE_DIGITS: usize = 6;
+
 /// As many digits as say something.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
+pub(super) fn number(value: f64) -> String {
+    with_digits(value, usual_digits(value))
+}
+
+fn usual_digits(value: f64) -> usize {
+    match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
         _ => 2,
-    };
+    }
+}
+
+/// Without a fraction that is 0.
+fn with_digits(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     match text.split_once('.') {
         Some((whole, rest)) if rest.bytes().all(|digit| digit == b'0') => whole.to_owned(),
@@ -360,10 +448,10 @@ fn window(
         let key = if to.is_some() { "to" } else { "from" };
         return Err(reader.wrong(place, key, "at least one sample interval is between `from` and `to`"));
     }
-    Ok(Window { from: from_ns, to: to_ns })
+    Ok(Window { from: from_ns, to: to.map(|_| to_ns) })
 }
 
-/// What came of all claims, by variant.
+/// What came of all claims with one seed, by variant.
 pub(super) fn judge(outcomes: &[Outcome]) -> Vec<Vec<Finding>> {
     let of =
         |outcome: &Outcome| outcome.plan.claims.iter().map(|claim| claim.judge(outcome, outcomes)).collect();
@@ -384,10 +472,11 @@ impl Claim {
             }
         };
         let Self { what, least, most, why, .. } = self.clone();
-        Finding { what, value, unit, least, most, why }
+        let measured = vec![Measured { seed: outcome.plan.seed, value }];
+        Finding { what, measured, unit, least, most, why }
     }
 
-    /// What is measured in a window; nothing if the run ended before.
+    /// What is measured in a window; nothing if the run ended before the window does.
     fn value(&self, outcome: &Outcome, window: Window) -> Option<f64> {
         let values = match &self.subject {
             Subject::Workload(name) => {
@@ -416,14 +505,11 @@ impl Claim {
         match self.measure {
             Measure::ConnectionRate => job.rates(),
             Measure::MessageTime => {
-                let within =
-                    job.messages.iter().filter(|done| window.from < done.done.0 && done.done.0 <= window.to);
+                let within = job.messages.iter().filter(|done| window.has_within(done.done.0));
                 within.map(|done| done.done.since(done.posted) as f64 / 1e3).collect()
             }
             _ => {
-                let failed = |failure: &&spindrift_fabric::Failure| {
-                    window.from < failure.at.0 && failure.at.0 <= window.to
-                };
+                let failed = |failure: &&spindrift_fabric::Failure| window.has_within(failure.at.0);
                 vec![job.failures.iter().filter(failed).count() as f64]
             }
         }
@@ -464,10 +550,11 @@ impl Claim {
             sample.links.get(place).map_or(0, |link: &LinkSample| link.counters.bytes)
         };
         let rate = |place| step.gbps(bytes(step.before, place), bytes(step.after, place));
+        // The peak of a sample is that of the interval before it.
         let queue = |place| {
-            let within = outcome.recorder.samples().iter().filter(|sample| window.holds(sample.at.0));
+            let within = outcome.recorder.samples().iter().filter(|sample| window.has_within(sample.at.0));
             let waits = within.filter_map(|sample| sample.links.get(place));
-            waits.map(|link: &LinkSample| link.queued_bytes as f64 / 1e3).fold(0.0, f64::max)
+            waits.map(|link: &LinkSample| link.peak_bytes as f64 / 1e3).fold(0.0, f64::max)
         };
         let value = |place| if self.measure == Measure::LinkRate { rate(place) } else { queue(place) };
         Some((0..outcome.links.len()).filter(chosen).map(value).collect())
@@ -476,7 +563,12 @@ impl Claim {
 
 impl Window {
     fn holds(self, at_ns: u64) -> bool {
-        self.from <= at_ns && at_ns <= self.to
+        self.from <= at_ns && self.to.is_none_or(|to| at_ns <= to)
+    }
+
+    /// Likewise, without its first moment: of two windows that meet, an event is in one.
+    fn has_within(self, at_ns: u64) -> bool {
+        self.from < at_ns && self.holds(at_ns)
     }
 }
 
@@ -486,6 +578,71 @@ fn step(outcome: &Outcome, window: Window) -> Option<Step<'_>> {
     let before = within.next()?;
     let after = within.next_back()?;
     // All but what a sample leaves over is there.
-    let reaches = after.at.0.saturating_add(outcome.plan.sample_ns) > window.to;
+    let reaches = window.to.is_none_or(|to| after.at.0.saturating_add(outcome.plan.sample_ns) > to);
     reaches.then_some(Step { before, after })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(values: &[Option<f64>], least: Option<f64>, most: Option<f64>) -> Finding {
+        let measured = (3..).zip(values).map(|(seed, &value)| Measured { seed, value }).collect();
+        Finding { what: "fast".to_owned(), measured, unit: " Gb/s", least, most, why: None }
+    }
+
+    /// A claim holds if it does with each seed; a reason excuses each seed with which it does not.
+    #[test]
+    fn verdicts_are_over_all_seeds() {
+        let with_why = |finding| Finding { why: Some("slow".to_owned()), ..finding };
+        let (low, high, none) = (Some(89.9), Some(90.0), None);
+        for (values, verdict, excused) in [
+            (&[high][..], "holds", "holds"),
+            (&[low], "DOES NOT HOLD", "does not hold: slow"),
+            (&[high, high], "holds with all 2 seeds", "holds with all 2 seeds"),
+            (
+                &[low, high, none],
+                "DOES NOT HOLD with 2 of 3 seeds (3, 5)",
+                "does not hold with 2 of 3 seeds (3, 5): slow",
+            ),
+            (&[low, low], "DOES NOT HOLD with any of 2 seeds", "does not hold with any of 2 seeds: slow"),
+        ] {
+            let finding = finding(values, Some(90.0), None);
+            assert_eq!((finding.verdict().as_ref(), finding.holds()), (verdict, !verdict.contains("NOT")));
+            assert_eq!(with_why(finding).verdict(), excused, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_median_and_the_range_are_told() {
+        let (a, b, c) = (Some(95.0), Some(97.0), Some(120.4));
+        for (values, text) in [
+            (&[a][..], "95 Gb/s"),
+            (&[b, a, c], "97 Gb/s [95 to 120]"),
+            (&[c, b, a, a], "95 Gb/s [95 to 120]"),
+            (&[a, a], "95 Gb/s"),
+            (&[None, a, b, None], "95 Gb/s [95 to 97], no data with 2 of 4 seeds"),
+            (&[None, None], "no data in that time"),
+        ] {
+            assert_eq!(finding(values, Some(0.0), None).measured(), text, "{values:?}");
+        }
+        let json = finding(&[b, None, c], Some(96.0), None).json();
+        let keys = ["value", "min", "max", "holds", "seeds_held", "seeds"].map(|key| json[key].clone());
+        let seeds = json!([{ "seed": 3, "value": 97.0 }, { "seed": 4, "value": null }, { "seed": 5, "value": 120.4 }]);
+        assert_eq!(keys, [json!(97.0), json!(97.0), json!(120.4), json!(false), json!(2), seeds]);
+    }
+
+    /// 100.4 is not shown as 100 where 100 is the bound.
+    #[test]
+    fn a_value_beyond_a_bound_does_not_look_as_if_it_were_within() {
+        for (value, least, most, text) in [
+            (100.4, None, Some(100.0), "100.4 Gb/s"),
+            (100.004, None, Some(100.0), "100.004 Gb/s"),
+            (99.96, Some(100.0), None, "99.96 Gb/s"),
+            (100.4, None, Some(101.0), "100 Gb/s"),
+            (100.5, Some(100.5), None, "100.5 Gb/s"),
+        ] {
+            assert_eq!(finding(&[Some(value)], least, most).measured(), text);
+        }
+    }
 }

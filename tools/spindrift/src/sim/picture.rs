@@ -61,6 +61,7 @@ fn over_time(title: &str, outcomes: &[Outcome]) -> Picture {
                 chart.goodput(),
                 chart.planes(),
                 chart.packets(),
+                chart.repeats(),
                 chart.link_rates(),
                 chart.queues(),
                 chart.states(),
@@ -137,20 +138,22 @@ impl<'a> Chart<'a> {
         Content::Lines(picks.map(line).into())
     }
 
+    /// The recorded hosts, and their names, of which there is more than nothing at the end.
+    fn hosts_with(&self, value: impl Fn(&Sample, usize) -> u64) -> (Vec<usize>, Vec<String>) {
+        let plan = &self.outcome.plan;
+        let hosts = plan.hosts.iter().enumerate();
+        hosts
+            .filter(|(number, _)| self.steps.last().is_some_and(|step| value(step.after, *number) > 0))
+            .map(|(number, host)| (number, plan.fabric.name(Node::Host(host.0 as u16))))
+            .unzip()
+    }
+
     /// Of the hosts that receive anything.
     fn goodput(&self) -> Panel {
         let placed = |sample: &Sample, number: usize| {
             sample.hosts.get(number).map_or(0, |host: &HostSample| host.stats.placed_bytes)
         };
-        let (hosts, names): (Vec<_>, Vec<_>) = self
-            .outcome
-            .plan
-            .hosts
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| self.steps.last().is_some_and(|step| placed(step.after, *number) > 0))
-            .map(|(number, host)| (number, self.outcome.plan.fabric.name(Node::Host(host.0 as u16))))
-            .unzip();
+        let (hosts, names) = self.hosts_with(placed);
         let gbps = |step: &Step<'_>, index: usize| {
             let number = hosts.get(index).copied().unwrap_or_default();
             step.gbps(placed(step.before, number), placed(step.after, number))
@@ -186,6 +189,19 @@ impl<'a> Chart<'a> {
         Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
     }
 
+    /// Of each host that sent anything again; nothing where one did, which is that of all.
+    fn repeats(&self) -> Panel {
+        let again =
+            |sample: &Sample, number: usize| sample.hosts.get(number).map_or(0, |host| host.stats.repeats);
+        let (hosts, names) = self.hosts_with(again);
+        let (hosts, names) = if hosts.len() > 1 { (hosts, names) } else { (Vec::new(), Vec::new()) };
+        let count = |step: &Step<'_>, index: usize| {
+            let number = hosts.get(index).copied().unwrap_or_default();
+            (again(step.after, number) - again(step.before, number)) as f64
+        };
+        Panel::new("sent again, by host", self.lines(&names, count))
+    }
+
     /// Of recorded links.
     fn link_rates(&self) -> Panel {
         let sent = |sample: &Sample, link: usize| {
@@ -195,11 +211,17 @@ impl<'a> Chart<'a> {
         Panel::new("links, Gb/s", self.lines(&self.outcome.links, gbps))
     }
 
+    /// The longest in each step, whatever the samples at its ends say.
     fn queues(&self) -> Panel {
-        let waits = |step: &Step<'_>, link: usize| {
-            step.after.links.get(link).map_or(0.0, |link| link.queued_bytes as f64 / 1e3)
+        let samples = self.outcome.recorder.samples();
+        let longest = |step: &Step<'_>, link: usize| {
+            let [from, to] =
+                [step.before, step.after].map(|end| samples.partition_point(|sample| sample.at <= end.at));
+            let within = samples.get(from..to).unwrap_or_default().iter();
+            let peaks = within.filter_map(|sample| sample.links.get(link)).map(|link| link.peak_bytes);
+            peaks.max().unwrap_or_default() as f64 / 1e3
         };
-        Panel::new("queues, kB", self.lines(&self.outcome.links, waits))
+        Panel::new("longest queue, kB", self.lines(&self.outcome.links, longest))
     }
 
     /// Of recorded connections.
@@ -256,12 +278,11 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::PlanFile;
+    use super::super::plan::{PlanSource, SeedChoice};
     use super::super::run;
     use super::*;
     use crate::figure::tests::{assert_drawn, lines_of};
     use crate::stop::Stop;
-    use crate::toml_file::TomlFile;
 
     /// Two planes, a port of a receiver fails for a while; `workload` is one of more lines.
     fn outcomes(hosts_per_t0: u32, workload: &str) -> Vec<Outcome> {
@@ -271,8 +292,7 @@ mod tests {
              [[fault]]\nat = \"60us\"\nfor = \"40us\"\nwhere = \"h2:p1-t0-0\"\naction = \"dark\"\n\
              [[variant]]\nname = \"two\"\n[[variant]]\nname = \"one\"\nset = {{ \"fabric.planes\" = 1 , \"fault.0.where\" = \"h2:p0-t0-0\" }}\n"
         );
-        let file = TomlFile::of("plan.toml", text);
-        let plan_file = PlanFile::from_file("plan".to_owned(), &file, "".as_ref(), None).unwrap();
+        let plan_file = PlanSource::of_text("plan", &text).read(SeedChoice::default()).unwrap();
         let stop = Stop::default();
         plan_file.variants.into_iter().map(|plan| run::run(plan, &stop, &mut |_| {}).unwrap()).collect()
     }
@@ -331,6 +351,27 @@ mod tests {
         assert_eq!(lines[1], ("lost", LOST, lost));
         assert_eq!(lines[2], ("sent again", ARRIVED, again));
         assert_eq!((lines[0].0, lines[0].2.len()), ("trimmed", 10));
+        assert!(lines_of(&chart.repeats()).is_empty(), "of one host alone");
+    }
+
+    /// Hosts that send to a port that fails have a line each, those that sent nothing again have none.
+    #[test]
+    fn hosts_that_send_again_have_their_lines() {
+        let outcomes = outcomes(2, "kind = \"write\"\nfrom = \"h1, h3, h2\"\nto = \"h2, h2, h4\"");
+        let outcome = &outcomes[0];
+        let repeats = |sample: &Sample, host: usize| sample.hosts[host].stats.repeats;
+        let panel = Chart::new(AXIS, outcome).repeats();
+        let lines = lines_of(&panel);
+        let all: Vec<_> = (0..4)
+            .filter(|&host| added(outcome, |sample| repeats(sample, host)).iter().sum::<u64>() > 0)
+            .collect();
+        assert!(all.len() > 1 && all.len() < 4, "{all:?}");
+        assert_eq!(lines.len(), all.len());
+        for (line, host) in lines.iter().zip(all) {
+            assert_eq!(line.0, format!("h{}", host + 1));
+            let counts = added(outcome, |sample| repeats(sample, host)).into_iter().map(|count| count as f64);
+            close(&line.2, line.2.iter().map(|point| point.0).zip(counts));
+        }
     }
 
     #[test]
@@ -350,7 +391,7 @@ mod tests {
             points.iter().map(|point| point.0).zip(bytes.iter().map(|&bytes| bytes as f64 * 8.0 / 20_000.0)),
         );
         let waits: Vec<_> =
-            samples.iter().skip(1).map(|sample| sample.links[1].queued_bytes as f64 / 1e3).collect();
+            samples.iter().skip(1).map(|sample| sample.links[1].peak_bytes as f64 / 1e3).collect();
         assert!(waits.iter().any(|&waits| waits > 1.0));
         assert_eq!(lines_of(&queues)[1].2.iter().map(|point| point.1).collect::<Vec<_>>(), waits);
         // Each entropy value is in one state; some are bad while the link is dark.
@@ -362,6 +403,20 @@ mod tests {
         let each: u32 = samples[0].flows.iter().flatten().map(|evs| evs.good + evs.reserve).sum();
         assert!((0..10).all(|step| (all(step) - f64::from(each)).abs() < 1e-9), "{:?}", area.series);
         assert!(area.series[3].values[4] > 0.0 && area.series[3].values[1] == 0.0);
+    }
+
+    /// A step of several samples has the longest queue of all of them.
+    #[test]
+    fn queues_between_the_samples_of_a_step_are_drawn() {
+        let mut outcomes = outcomes(2, "kind = \"write\"\nfrom = \"h1, h3\"\nto = \"h2, h2\"");
+        let outcome = outcomes.remove(0);
+        let mut chart = Chart::new(AXIS, &outcome);
+        let samples = outcome.recorder.samples();
+        chart.steps = vec![Step { before: &samples[2], after: &samples[8] }];
+        chart.x = vec![0.0];
+        let most = samples[3..=8].iter().map(|sample| sample.links[1].peak_bytes).max().unwrap();
+        assert!(most > samples[8].links[1].peak_bytes, "the last is not the longest");
+        assert_eq!(lines_of(&chart.queues())[1].2, [(0.0, most as f64 / 1e3)]);
     }
 
     /// Of many hosts, three lines; and one plane needs none of its own.

@@ -155,16 +155,56 @@ struct VariantTable {
     set: toml::Table,
 }
 
-impl PlanFile {
-    /// Reads a plan, and all of its variants; `seed` takes the place of theirs.
-    pub(super) fn read(path: &Path, seed: Option<u64>) -> Result<Self> {
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self::from_file(name, &TomlFile::read(path, "plan")?.renamed("plan", FORMER), folder, seed)
+/// The seed that a plan is read with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SeedChoice {
+    /// Overrides the plan's.
+    pub(super) given: Option<u64>,
+    /// Added to it: 0 for the first of several seeds.
+    pub(super) offset: u64,
+}
+
+impl SeedChoice {
+    /// `of_plan` is that of the plan, if it has one.
+    fn of(self, of_plan: Option<u64>) -> u64 {
+        self.given.or(of_plan).unwrap_or(1).wrapping_add(self.offset)
+    }
+}
+
+/// The text of a plan, which is read once for each seed.
+#[derive(Debug)]
+pub(super) struct PlanSource {
+    /// The name of the file without its ending.
+    pub(super) name: String,
+    file: TomlFile,
+    /// Paths in the plan start here.
+    folder: PathBuf,
+}
+
+impl PlanSource {
+    pub(super) fn of_file(path: &Path) -> Result<Self> {
+        Ok(Self {
+            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            file: TomlFile::read(path, "plan")?.renamed("plan", FORMER),
+            folder: path.parent().unwrap_or(Path::new("")).to_owned(),
+        })
     }
 
+    pub(super) fn of_text(name: &str, text: &str) -> Self {
+        let file = TomlFile::of(format!("{name}.toml"), text);
+        Self { name: name.to_owned(), file, folder: PathBuf::new() }
+    }
+
+    /// The plan with all of its variants.
+    pub(super) fn read(&self, seed: SeedChoice) -> Result<PlanFile> {
+        let Self { name, file, folder } = self;
+        PlanFile::from_file(name.clone(), file, folder, seed)
+    }
+}
+
+impl PlanFile {
     /// Of a file whose name without its ending is `name`; what it names is in `folder`.
-    pub(super) fn from_file(name: String, file: &TomlFile, folder: &Path, seed: Option<u64>) -> Result<Self> {
+    fn from_file(name: String, file: &TomlFile, folder: &Path, seed: SeedChoice) -> Result<Self> {
         let tables: File = file.parse()?;
         let title = file.needed("plan", "title", tables.plan.title.clone())?;
         let PlanTable { figure, paper, scale, .. } = tables.plan.clone();
@@ -204,7 +244,7 @@ impl PlanFile {
 pub(super) struct Reader<'a> {
     file: &'a TomlFile,
     pub(super) folder: &'a Path,
-    seed: Option<u64>,
+    seed: SeedChoice,
     /// The number of the variant, and what it changes.
     variant: Option<(usize, &'a toml::Table)>,
 }
@@ -274,7 +314,7 @@ impl Reader<'_> {
         if workload.is_empty() {
             return Err(usage(format!("{}: there is no [[workload]] in it", self.file.name())));
         }
-        let seed = self.seed.or(plan.seed).unwrap_or(1);
+        let seed = self.seed.of(plan.seed);
         let nics = NicTables { transport, path, cc }.read(self, &clos, &fabric, &host)?;
         let mut workloads = Vec::new();
         for (number, table) in workload.iter().enumerate() {

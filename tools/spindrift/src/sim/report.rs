@@ -11,32 +11,55 @@ use serde_json::{Value as Json, json};
 use spindrift_fabric::{Done, EvStateCounts, LinkSample, Sample};
 use spindrift_srv6::Node;
 
+use super::batch::Played;
 use super::claim::Finding;
+use super::digest::{self, Digest, JobDigest};
 use super::fault_impact::{FaultImpact, spread_us};
-use super::plan::PlanFile;
 use super::run::{JobOutcome, Outcome};
 use crate::output::write_file;
 use crate::units::{count, format_rate};
 
 /// Writes all results to a folder. Returns the summary, and what is in `result.json`.
-pub(super) fn write(
-    plan_file: &PlanFile,
-    outcomes: &[Outcome],
-    findings: &[Vec<Finding>],
-    folder: &Path,
-) -> Result<(String, Json)> {
-    let summary = summary(&plan_file.title, outcomes, findings);
+pub(super) fn write(played: &Played, folder: &Path) -> Result<(String, Json)> {
+    let (summary, outcomes) = (summary(played), &played.outcomes);
     write_file(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
     write_file(folder, "samples.csv", |file| samples(outcomes, file))?;
     write_file(folder, "links.csv", |file| links(outcomes, file))?;
     write_file(folder, "evs.csv", |file| evs(outcomes, file))?;
     write_file(folder, "messages.csv", |file| messages(outcomes, file))?;
     write_file(folder, "latency.csv", |file| latency(outcomes, file))?;
-    let object = object(plan_file, outcomes, findings);
+    let object = object(played);
     let mut text = serde_json::to_string_pretty(&object)?;
     text.push('\n');
     write_file(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
     Ok((summary, object))
+}
+
+/// Which claims of a plan hold.
+pub(super) fn in_short(played: &Played) -> String {
+    let mut text = format!("{}: {}", played.plan_file.name, holding(played.findings.iter().flatten()));
+    for finding in played.findings.iter().flatten().filter(|finding| !finding.holds()) {
+        text += "\n  ";
+        text += &finding.line();
+    }
+    text
+}
+
+/// How many claims of several plans hold.
+pub(super) fn all_in_short(played: &[Played]) -> String {
+    let findings = played.iter().flat_map(|played| played.findings.iter().flatten());
+    format!("{}: {}", count(played.len() as u64, "plan"), holding(findings))
+}
+
+fn holding<'a>(findings: impl Iterator<Item = &'a Finding> + Clone) -> String {
+    let (all, holding) =
+        (findings.clone().count(), findings.clone().filter(|finding| finding.holds()).count());
+    let verb = if holding == 1 { "holds" } else { "hold" };
+    let text = format!("{holding} of {} {verb}", count(all as u64, "claim"));
+    match findings.map(|finding| finding.measured.len()).max() {
+        Some(seeds) if seeds > 1 => format!("{text} with all {seeds} seeds"),
+        _ => text,
+    }
 }
 
 /// What was there at the end of an interval, and at its beginning.
@@ -102,7 +125,7 @@ fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
 
 /// One row for each interval and direction of a link.
 fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "variant,time_us,link,gbps,queued_bytes,marked,trimmed,dropped,lost")?;
+    writeln!(out, "variant,time_us,link,gbps,queued_bytes,peak_bytes,marked,trimmed,dropped,lost")?;
     for outcome in outcomes {
         for step in steps(outcome) {
             let links = outcome.links.iter().zip(step.before.links.iter().zip(&step.after.links));
@@ -114,11 +137,12 @@ fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
                 let lost = |link: &LinkSample| link.counters.lost_down + link.counters.lost_impaired;
                 writeln!(
                     out,
-                    "{},{:.3},{name},{:.6},{},{},{},{},{}",
+                    "{},{:.3},{name},{:.6},{},{},{},{},{},{}",
                     outcome.plan.variant,
                     step.time_us(),
                     step.gbps(a.bytes, b.bytes),
                     after.queued_bytes,
+                    after.peak_bytes,
                     b.queue.marked - a.queue.marked,
                     b.queue.trimmed - a.queue.trimmed,
                     dropped(after) - dropped(before),
@@ -224,7 +248,7 @@ impl Spread {
         }
     }
 
-    fn json(self) -> Json {
+    pub(super) fn json(self) -> Json {
         let Self { count, mean, min, p50, p90, p99, p999, max } = self;
         json!({ "count": count, "mean": mean, "min": min, "p50": p50, "p90": p90, "p99": p99, "p99.9": p999, "max": max })
     }
@@ -257,7 +281,7 @@ impl JobOutcome {
     }
 }
 
-fn object(plan_file: &PlanFile, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Json {
+fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
     let job = |job: &JobOutcome| {
         let failures = job.failures.iter().map(
             |failure| json!({ "at_ns": failure.at.0, "connection": failure.side.pair, "why": failure.why }),
@@ -274,8 +298,7 @@ fn object(plan_file: &PlanFile, outcomes: &[Outcome], findings: &[Vec<Finding>])
             "failures": failures.collect::<Vec<_>>(),
         })
     };
-    let variant = |(outcome, findings): (&Outcome, &Vec<Finding>)| {
-        let counters = &outcome.counters;
+    let variant = |((outcome, findings), digests): ((&Outcome, &Vec<Finding>), &Vec<Digest>)| {
         let events = told(outcome).map(|(at_ns, what, impact)| {
             let (lost, last_ns) = (impact.map(|impact| impact.lost), impact.and_then(FaultImpact::last_ns));
             json!({ "at_ns": at_ns, "what": what, "lost": lost, "last_lost_ns": last_ns })
@@ -290,17 +313,9 @@ fn object(plan_file: &PlanFile, outcomes: &[Outcome], findings: &[Vec<Finding>])
             "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
             "events": events.collect::<Vec<_>>(),
             "claims": findings.iter().map(Finding::json).collect::<Vec<_>>(),
-            "packets": {
-                "sent": counters.sent,
-                "delivered": counters.delivered,
-                "dropped": counters.dropped,
-                "lost": counters.lost,
-                "corrupted": counters.corrupted,
-                "duplicated": counters.duplicated,
-                "overrun": counters.overrun,
-                "unroutable": counters.unroutable,
-                "hops": counters.hops,
-            },
+            "packets": digest::packets(&outcome.counters),
+            "totals": outcome.totals.json(),
+            "seeds": digests.iter().map(Digest::json).collect::<Vec<_>>(),
         })
     };
     json!({
@@ -309,20 +324,28 @@ fn object(plan_file: &PlanFile, outcomes: &[Outcome], findings: &[Vec<Finding>])
         "experiment": plan_file.name,
         "title": plan_file.title,
         "version": env!("CARGO_PKG_VERSION"),
-        "variants": outcomes.iter().zip(findings).map(variant).collect::<Vec<_>>(),
+        "variants": outcomes.iter().zip(findings).zip(digests).map(variant).collect::<Vec<_>>(),
     })
 }
 
 /// A page in Markdown.
-fn summary(title: &str, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> String {
-    let mut page = format!("# {title}\n");
-    for (outcome, findings) in outcomes.iter().zip(findings) {
+fn summary(Played { plan_file, outcomes, findings, digests }: &Played) -> String {
+    let mut page = format!("# {}\n", plan_file.title);
+    for ((outcome, findings), digests) in outcomes.iter().zip(findings).zip(digests) {
         if !outcome.plan.variant.is_empty() {
             let _ = write!(page, "\n## {}\n", outcome.plan.variant);
         }
+        if digests.len() > 1 {
+            let _ = write!(page, "\nWith seed {}, the first:\n", outcome.plan.seed);
+        }
         page += &summary_of(outcome);
+        page += &digest::table(digests);
         if !findings.is_empty() {
-            page += "\nClaims:\n\n";
+            page += if digests.len() > 1 {
+                "\nClaims, with the median and the range over all seeds:\n\n"
+            } else {
+                "\nClaims:\n\n"
+            };
         }
         for finding in findings {
             let _ = writeln!(page, "- {}", finding.line());
@@ -374,6 +397,7 @@ fn summary_of(outcome: &Outcome) -> String {
         "- {} packets sent, {} dropped, {} lost, {} corrupted, {} duplicated",
         counters.sent, counters.dropped, counters.lost, counters.corrupted, counters.duplicated
     );
+    page += &outcome.totals.lines();
     for (at_ns, what, impact) in told(outcome) {
         let _ = write!(page, "- at {:.3} ms, {what}", at_ns as f64 / 1e6);
         if let Some(impact) = impact.filter(|impact| impact.lost > 0) {
@@ -412,11 +436,11 @@ fn told(outcome: &Outcome) -> impl Iterator<Item = (u64, &str, Option<&FaultImpa
 }
 
 /// How fast it went, all in all within a time.
-pub(super) fn speed<'a>(outcomes: impl Iterator<Item = &'a Outcome>, wall: Duration) -> String {
+pub(super) fn speed<'a>(digests: impl Iterator<Item = &'a Digest>, wall: Duration) -> String {
     let (mut hops, mut busy) = (0, 0.0);
-    for outcome in outcomes {
-        hops += outcome.counters.hops;
-        busy += outcome.wall.as_secs_f64();
+    for digest in digests {
+        hops += digest.counters.hops;
+        busy += digest.wall.as_secs_f64();
     }
     let rate = hops as f64 / busy.max(1e-9) / 1e6;
     format!(
@@ -427,17 +451,19 @@ pub(super) fn speed<'a>(outcomes: impl Iterator<Item = &'a Outcome>, wall: Durat
 }
 
 /// An error if a connection failed, or if a claim does not hold and nobody says why.
-pub(super) fn check(outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Result<()> {
-    for (outcome, findings) in outcomes.iter().zip(findings) {
+pub(super) fn check(Played { outcomes, findings, digests, .. }: &Played) -> Result<()> {
+    for ((outcome, findings), digests) in outcomes.iter().zip(findings).zip(digests) {
         let variant = &outcome.plan.variant;
         let of = if variant.is_empty() { String::new() } else { format!(" of variant {variant}") };
         if let Some(finding) = findings.iter().find(|finding| !finding.holds() && finding.why.is_none()) {
             bail!("a claim{of} does not hold: {}", finding.line());
         }
-        for job in &outcome.jobs {
-            if let Some(failure) = job.failures.first() {
-                let why = failure.why;
-                bail!("workload {}{of}: a connection failed at {} ns: {why}", job.name, failure.at.0);
+        for digest in digests {
+            let with = if digests.len() > 1 { format!(" with seed {}", digest.seed) } else { String::new() };
+            for JobDigest { name, first_failure, .. } in &digest.jobs {
+                if let Some((at_ns, why)) = first_failure {
+                    bail!("workload {name}{of}: a connection failed at {at_ns} ns{with}: {why}");
+                }
             }
         }
     }

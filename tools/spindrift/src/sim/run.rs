@@ -7,8 +7,10 @@ use anyhow::{Result, anyhow};
 use spindrift::time::Time;
 use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Tap, Watch};
 
+use super::digest::Totals;
 use super::fault::Faults;
 use super::fault_impact::{FaultImpact, FaultImpacts};
+use super::logged::{Logged, RunLog};
 use super::plan::Plan;
 use crate::stop::Stop;
 use crate::times::{Event, Timeline};
@@ -35,6 +37,7 @@ pub(super) struct Outcome {
     /// What those that began cost, in the same order.
     pub(super) impacts: Vec<FaultImpact>,
     pub(super) counters: NetCounters,
+    pub(super) totals: Totals,
     /// When it ended, and whether all work was done then.
     pub(super) ended_ns: u64,
     pub(super) done: bool,
@@ -78,6 +81,7 @@ pub(super) struct Progress {
 /// Carries out a plan. `tell` is called now and then.
 pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Outcome> {
     let began = Instant::now();
+    let _log = RunLog::begin(&plan);
     let (clos, mut sim, names) = build(&mut plan)?;
     let capture = plan.capture.as_ref();
     let trace =
@@ -94,7 +98,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
     let (mut timeline, mut faults) = (Timeline::new(&times), Faults::new(&plan.faults));
     let (mut due, mut events) = (timeline.next(), Vec::new());
     let end = Time(plan.duration_ns);
-    recorder.begin(sim.net());
+    recorder.begin(sim.net_mut());
     let first = Time(plan.sample_ns);
     if first <= end {
         sim.net_mut().set_alarm(first, SAMPLE);
@@ -115,7 +119,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
             set_fault_alarm(&mut sim, due.as_ref(), end);
             continue;
         }
-        recorder.look(sim.net());
+        recorder.look(sim.net_mut());
         let next = sim.net().now() + plan.sample_ns;
         if next <= end {
             sim.net_mut().set_alarm(next, SAMPLE);
@@ -126,10 +130,10 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
             tell(Progress { now_ns: sim.net().now().0, hops: sim.net().counters().hops });
         }
     }
-    recorder.look(sim.net());
+    recorder.look(sim.net_mut());
     trace.map_or(Ok(()), Trace::finish)?;
     let net = sim.net();
-    let counters = net.counters();
+    let (counters, totals) = (net.counters(), Totals::of(&plan.fabric, &clos, net));
     let jobs = names.into_iter().zip(sim.jobs()).map(|(name, job)| JobOutcome::of(name, job)).collect();
     Ok(Outcome {
         jobs,
@@ -139,6 +143,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         events,
         impacts: impacts.list(),
         counters,
+        totals,
         ended_ns: net.now().0,
         done: sim.is_done(),
         wall: began.elapsed(),
@@ -169,7 +174,7 @@ fn tap(plan: &Plan, clos: &Clos, trace: Option<&Trace>, impacts: &FaultImpacts) 
     }))
 }
 
-fn set_fault_alarm(sim: &mut Sim<MrcHost>, due: Option<&Vec<Event>>, end: Time) {
+fn set_fault_alarm(sim: &mut Sim<Logged<MrcHost>>, due: Option<&Vec<Event>>, end: Time) {
     let at = due.and_then(|events| events.first()).map(|event| Time(event.at.as_nanos() as u64));
     if let Some(at) = at.filter(|&at| at <= end) {
         sim.net_mut().set_alarm(at, FAULT);
@@ -177,7 +182,7 @@ fn set_fault_alarm(sim: &mut Sim<MrcHost>, due: Option<&Vec<Event>>, end: Time) 
 }
 
 /// The fabric with its hosts and workloads, and the names of these.
-fn build(plan: &mut Plan) -> Result<(Clos, Sim<MrcHost>, Vec<String>)> {
+fn build(plan: &mut Plan) -> Result<(Clos, Sim<Logged<MrcHost>>, Vec<String>)> {
     let mut peers = vec![Vec::new(); plan.fabric.hosts().len()];
     for (one, other) in plan.workloads.iter().flat_map(|workload| workload.workload.pairs()) {
         for (from, to) in [(one, other), (other, one)] {
@@ -191,7 +196,8 @@ fn build(plan: &mut Plan) -> Result<(Clos, Sim<MrcHost>, Vec<String>)> {
         peers.sort_unstable();
         peers.dedup();
         let nic = plan.nics.get(usize::from(number)).ok_or(MrcError::NoHost(number))?;
-        MrcHost::new(nic, fabric, number, peers, plan.seed << 32 | u64::from(number))
+        let host = MrcHost::new(nic, fabric, number, peers, plan.seed << 32 | u64::from(number))?;
+        Ok::<_, MrcError>(Logged::new(host, number.into()))
     })
     .map_err(|error| anyhow!("the fabric cannot be built: {error}"))?;
     let mut sim = Sim::new(net);
@@ -204,7 +210,7 @@ fn build(plan: &mut Plan) -> Result<(Clos, Sim<MrcHost>, Vec<String>)> {
 }
 
 /// What the plan wants to be recorded; of flows, those that begin at recorded hosts.
-fn watch(plan: &Plan, clos: &Clos, sim: &Sim<MrcHost>) -> Watch {
+fn watch(plan: &Plan, clos: &Clos, sim: &Sim<Logged<MrcHost>>) -> Watch {
     let links = plan.links.iter().filter_map(|&(from, to)| clos.link(from, to)).collect();
     let ends = sim.jobs().iter().flat_map(Job::ends).map(|[first, _]| *first);
     let flows = ends.filter(|end| plan.hosts.contains(&end.host)).take(super::plan::MOST_RECORDED).collect();
@@ -212,7 +218,7 @@ fn watch(plan: &Plan, clos: &Clos, sim: &Sim<MrcHost>) -> Watch {
 }
 
 /// The workload's connection that a flow is, by its hosts.
-fn flow_name(sim: &Sim<MrcHost>, end: spindrift_fabric::HostFlow) -> String {
+fn flow_name(sim: &Sim<Logged<MrcHost>>, end: spindrift_fabric::HostFlow) -> String {
     let mut pairs = sim.jobs().iter().flat_map(Job::ends);
     pairs
         .find(|[first, _]| *first == end)
