@@ -186,7 +186,7 @@ fn probe(args: &RunArgs) -> Result<()> {
     if let Some(cluster) = cluster {
         runner.join(cluster);
     }
-    let server = listen.map(|address| Server::start(address, runner.published())).transpose()?;
+    let server = listen.map(|address| Server::start(address, runner.source())).transpose()?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
     let until = args.duration.map(|time| Instant::now() + time);
@@ -283,7 +283,7 @@ fn begin(args: &RunArgs, runner: &Runner, server: Option<&Server>) {
             format!(" --agent {}", server.address())
         };
         print_line(&format!(
-            "`spindrift agent status{agent}` shows them. Metrics: http://{}/metrics",
+            "`spindrift agent status{agent}` shows them, and http://{0}/ in a browser. Metrics: http://{0}/metrics",
             server.address()
         ));
     }
