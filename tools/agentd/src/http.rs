@@ -10,6 +10,7 @@
 //! | `/api/v1/history` | the frames that are kept of the last hours, and the faults |
 //! | `/api/v1/history/ID` | such a frame |
 //! | `/api/v1/link/A:B` | what all agents together know of a link, and its history |
+//! | `/api/v1/openapi.json` | the schema of all of these |
 //! | `/metrics` | [metrics] for Prometheus |
 //!
 //! A page of somebody else's, in the browser of somebody who may reach the agent, must not read its answers. So no answer allows another

@@ -165,6 +165,18 @@ fn the_present_becomes_history() {
     );
 }
 
+/// Each path of the interface is in the document of the interface, whose answers `tests/page/schema.rs` checks.
+#[test]
+fn the_document_has_all_paths() {
+    let document = object(&get(start(source(&Arc::default())).address(), "/api/v1/openapi.json"));
+    let known: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+    let routes = include_str!("http.rs").split(".route(\"").skip(1);
+    let mut routes: Vec<&str> = routes.map(|rest| rest.split('"').next().unwrap()).collect();
+    routes.push("/api/v1/openapi.json");
+    routes.sort_unstable();
+    assert_eq!(known, routes);
+}
+
 #[test]
 fn the_page_is_served_with_its_policy() {
     let server = start(source(&Arc::default()));

@@ -10,7 +10,7 @@ use spindrift_agentd::layout::Layout;
 use spindrift_agentd::levels;
 use spindrift_agentd::published::{Published, Source};
 use spindrift_agentd::runner::Event;
-use spindrift_agentd::snapshot::{FindingReport, Part, Probes, Rtt, Snapshot, Store, Transition};
+use spindrift_agentd::snapshot::{FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition};
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
 /// Loss by the ends of a link, as shares.
@@ -104,6 +104,7 @@ impl MadeUp {
             interval_ns: 1_000_000,
             probes: Probes { sent: 123_456, returned: 123_000, lost: 456, ..Probes::default() },
             store: store.map(|_| Store { agents, error }),
+            planes: vec![Plane { interface: "eth0".to_owned(), ..Plane::default() }],
             links: vec![self.own_link()],
             findings,
             ..Snapshot::default()

@@ -1,4 +1,4 @@
-//! The web page in headless Chromium, over fabrics that are made up. Without Chromium the tests say so and pass, unless
+//! The web page in headless Chromium, and the answers of the interface, over fabrics that are made up. Without Chromium the tests of the page say so and pass, unless
 //! `SPINDRIFT_REQUIRE_CHROMIUM` is set. With `SPINDRIFT_PAGE_PICTURES=FOLDER` they leave pictures to look at.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
@@ -6,6 +6,7 @@
 
 mod browser;
 mod made_up;
+mod schema;
 
 use browser::Browser;
 use made_up::{MadeUp, fabric, finding};
@@ -21,6 +22,9 @@ fn small() -> MadeUp {
 
 /// The page as people see it: wide and narrow, light and dark.
 fn pictures(browser: &mut Browser, name: &str) {
+    if std::env::var_os("SPINDRIFT_PAGE_PICTURES").is_none() {
+        return;
+    }
     for (width, height, kind) in [(1400, 900, "wide"), (390, 844, "narrow")] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme);
