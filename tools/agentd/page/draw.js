@@ -5,7 +5,7 @@ const LEFT = 30, TOP = 16;
 // Cells of many rows are low, so that a map fits on a screen.
 const HIGHEST = 560;
 // Links that get a mark or a line of their own; more would hide each other.
-const MOST_MARKS = 600, MOST_LINES = 3000, MOST_SHAPES = 64;
+const MOST_MARKS = 600, MOST_LINES = 3000, MOST_SHAPES = 24;
 
 // Makes a canvas this large in CSS pixels, and returns its context, in CSS pixels. The style sheet may say how wide it is.
 export function sized(canvas, width, height, isStyled = false) {
@@ -177,6 +177,8 @@ export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors
     bands(context, fabric, [left, right, height - 26, gap], colors);
     shown = shown.sort((a, b) => levels[b] - levels[a]).slice(0, MOST_LINES);
   }
+  // Some of many lines have a mark, spread evenly.
+  const apart = Math.ceil(shown.filter((number) => levels[number] > LOW).length / MOST_SHAPES);
   const lines = [];
   for (const number of shown.sort((a, b) => levels[a] - levels[b])) {
     const [lower, upper] = fabric.ends(number);
@@ -199,7 +201,7 @@ export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors
       line([], 5, colors.back);
     }
     line(DASHES[level], level > LOW ? 2.4 : level > HEALTHY ? 1.8 : 1, level === UNKNOWN ? colors.quiet : colors.levels[level]);
-    if (level > LOW && marks++ < MOST_SHAPES) {
+    if (level > LOW && marks++ % apart === 0) {
       context.setLineDash([]);
       context.lineWidth = 1.8;
       context.strokeStyle = colors.mark;
@@ -307,7 +309,7 @@ export function drawAxis(canvas, frames, episodes, colors, shown) {
       context.fillStyle = colors.levels[level];
       context.fillRect(from, base - tall(bad), wide, tall(bad) - before);
     }
-    context.fillStyle = frame.tally[UNKNOWN] > 0 ? colors.levels[UNKNOWN] : colors.levels[HEALTHY];
+    context.fillStyle = frame.tally[UNKNOWN] > 0 ? colors.line : colors.levels[HEALTHY];
     context.fillRect(from, base, wide, 3);
   }
   context.fillStyle = colors.mark;

@@ -13,12 +13,16 @@ const KEPT = 40;
 const get = (id) => document.getElementById(id);
 const state = {
   fabric: null, layout: "", planes: [], plane: "all", summary: null, live: null, past: new Map(), frame: null,
-  name: null, link: null, failed: null, historyAt: 0,
+  name: null, link: null, failed: null, refused: null, timer: 0, busy: false, historyAt: 0,
 };
 const time = new Time(() => changed());
 
 async function ask(path, binary = false) {
-  const reply = await fetch(path, { signal: AbortSignal.timeout(PATIENCE) });
+  // The token stays in this tab.
+  const token = sessionStorage.getItem("token");
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const reply = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE) });
+  state.refused = reply.status === 401 ? (token ? "This is not the agent's token." : "The agent asks for its token.") : null;
   if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error ?? `the agent answers ${reply.status} to ${path}`);
   return binary ? reply.arrayBuffer() : reply.json();
 }
@@ -137,6 +141,9 @@ function condition() {
   const bad = failed !== null || (summary?.findings.length ?? 0) > 0;
   get("condition").classList.toggle("bad", bad);
   document.body.classList.toggle("stale", failed !== null);
+  const { refused } = state;
+  get("access").hidden = refused === null;
+  if (refused !== null) return refused;
   if (failed !== null) {
     const last = summary ? ` What is shown is as of ${clock(summary.time)}.` : "";
     return `The agent does not reply.${last} The page tries again every second.`;
@@ -145,7 +152,8 @@ function condition() {
   const counts = tally(state.live.levels);
   if (counts[UNKNOWN] === state.live.levels.length) return "No data yet: too few probes have come back or been lost so far.";
   const count = summary.findings.length;
-  return count === 0 ? "No component is at fault." : `${count} ${count === 1 ? "fault is" : "faults are"} known.`;
+  const now = count === 0 ? "No component is at fault" : `${count} ${count === 1 ? "fault is" : "faults are"} known`;
+  return time.id === null ? `${now}.` : `${now} now. What is shown is earlier.`;
 }
 
 function notes() {
@@ -237,6 +245,8 @@ function draw() {
 }
 
 async function round() {
+  if (state.busy) return;
+  state.busy = true;
   if (!document.hidden) {
     try {
       if (!state.fabric || state.failed !== null) await load();
@@ -248,8 +258,23 @@ async function round() {
     draw();
     document.body.dataset.rounds = Number(document.body.dataset.rounds ?? 0) + 1;
   }
-  setTimeout(round, PERIOD);
+  state.busy = false;
+  state.timer = setTimeout(round, PERIOD);
 }
+
+function enter() {
+  const token = get("token").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(token)) return;
+  sessionStorage.setItem("token", token);
+  get("token").value = "";
+  clearTimeout(state.timer);
+  round();
+}
+
+get("enter").addEventListener("click", enter);
+get("token").addEventListener("keydown", (event) => {
+  if (event.key === "Enter") enter();
+});
 
 restore();
 legend(colors());

@@ -122,8 +122,20 @@ export class Plane {
     drawMap(map.canvas, map, this.levels, { width: this.width(), cursor: map.cursor, chosen: place, colors: this.colors });
   }
 
+  // Whether all is as it was drawn last.
+  isSame(levels, chosen, colors) {
+    const from = this.plane * this.fabric.perPlane, to = from + this.fabric.perPlane;
+    if (!this.levels || this.drawn !== `${chosen} ${this.width()} ${JSON.stringify(colors)}`) return false;
+    for (let link = from; link < to; link++) if (levels[link] !== this.levels[link]) return false;
+    return true;
+  }
+
   show(levels, chosen, colors) {
+    const same = this.isSame(levels, chosen, colors);
     Object.assign(this, { levels, chosen, colors });
+    if (same) return;
+    this.drawn = `${chosen} ${this.width()} ${JSON.stringify(colors)}`;
+    this.root.dataset.drawings = Number(this.root.dataset.drawings ?? 0) + 1;
     const from = this.plane * this.fabric.perPlane;
     const counts = tally(levels, from, from + this.fabric.perPlane);
     const text = `${this.fabric.perPlane.toLocaleString("en")} links: ${tallyText(counts)}.`;

@@ -15,6 +15,8 @@
 //!
 //! A page of somebody else's, in the browser of somebody who may reach the agent, must not read its answers. So no answer allows another
 //! origin, and a request whose `Host` is no loopback address is refused: a name that leads here would make that page the same origin.
+//!
+//! With a [`Token`], each request but those for the files of the page has to show it, so that other users of the machine learn nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -23,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -37,6 +39,7 @@ use crate::api::App;
 use crate::history::STEP;
 use crate::published::Source;
 use crate::snapshot::Snapshot;
+use crate::token::Token;
 use crate::{metrics, page};
 
 /// The interface cannot be served.
@@ -106,10 +109,24 @@ fn is_local(host: &str) -> bool {
         || address.unwrap_or(without_port).parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-async fn guard(request: Request, next: Next) -> Response {
+/// Whether a request may be answered: those for the files of the page may always, which are the same for everybody.
+fn is_allowed(token: Option<&Token>, request: &Request) -> bool {
+    let shown = || request.headers().get(AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
+    let is_file = || page::FILES.iter().any(|(path, ..)| *path == request.uri().path());
+    token.is_none_or(|token| token.is_in(shown()) || is_file())
+}
+
+async fn guard(State(token): State<Option<Token>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let mut response = if is_local(host) {
-        next.run(request).await
+        if is_allowed(token.as_ref(), &request) {
+            next.run(request).await
+        } else {
+            let why = "the token of the agent is needed: Authorization: Bearer TOKEN";
+            let mut response = error(StatusCode::UNAUTHORIZED, why);
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+        }
     } else {
         let why =
             format!("Host: {host}: this agent replies to requests for localhost, 127.0.0.1 and [::1] alone");
@@ -121,7 +138,7 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-fn router(app: Arc<App>) -> Router {
+fn router(app: Arc<App>, token: Option<Token>) -> Router {
     type Of = State<Arc<App>>;
     let status = |State(app): Of| async move { Json::<Snapshot>((*app.source.published.get()).clone()) };
     let text = |State(app): Of| async move {
@@ -141,7 +158,7 @@ fn router(app: Arc<App>) -> Router {
         router = router.route(path, get(move || async move { ([(CONTENT_TYPE, kind)], text) }));
     }
     let missing = || async { error(StatusCode::NOT_FOUND, "there is no such page; / shows the fabric") };
-    router.fallback(missing).layer(middleware::from_fn(guard)).with_state(app)
+    router.fallback(missing).layer(middleware::from_fn_with_state(token, guard)).with_state(app)
 }
 
 /// Adds to the history, all the time.
@@ -156,11 +173,11 @@ async fn keep_history(app: Arc<App>) {
 }
 
 impl Server {
-    /// Listens on a loopback address, in a thread of its own.
+    /// Listens on a loopback address, in a thread of its own. With a token, requests have to show it.
     ///
     /// # Errors
     /// The address is another one, or in use.
-    pub fn start(address: SocketAddr, source: Source) -> Result<Self, HttpError> {
+    pub fn start(address: SocketAddr, source: Source, token: Option<Token>) -> Result<Self, HttpError> {
         if !address.ip().is_loopback() {
             return Err(HttpError::NotLoopback(address));
         }
@@ -179,7 +196,7 @@ impl Server {
             runtime.block_on(async move {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
-                    _ = async { axum::serve(listener, router(Arc::clone(&app))).await } => {}
+                    _ = async { axum::serve(listener, router(Arc::clone(&app), token)).await } => {}
                     () = keep_history(Arc::clone(&app)) => {}
                     _ = ended => {}
                 }

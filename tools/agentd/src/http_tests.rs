@@ -66,7 +66,7 @@ fn report(paths: &[(Node, u32, u32)]) -> Report {
 }
 
 fn start(source: Source) -> Server {
-    Server::start("127.0.0.1:0".parse().unwrap(), source).unwrap()
+    Server::start("127.0.0.1:0".parse().unwrap(), source, None).unwrap()
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn it_replies_to_requests_for_this_machine_alone() {
 
 #[test]
 fn it_listens_where_it_may() {
-    let start = |address: &str| Server::start(address.parse().unwrap(), source(&Arc::default()));
+    let start = |address: &str| Server::start(address.parse().unwrap(), source(&Arc::default()), None);
     for address in ["0.0.0.0:0", "[::]:0", "10.0.0.1:0"] {
         let error = start(address).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{address} is no loopback address")), "{error}");
@@ -237,4 +237,45 @@ fn it_listens_where_it_may() {
     let first = start("127.0.0.1:0").unwrap();
     let error = start(&first.address().to_string()).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot listen on {}: ", first.address())), "{error}");
+}
+
+#[test]
+fn with_a_token_requests_have_to_show_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = std::env::temp_dir().join(format!("spindrift-http-token-{}", std::process::id()));
+    std::fs::write(&place, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Token::read(&place).unwrap();
+    std::fs::remove_file(&place).unwrap();
+    let header = token.header();
+    let server = Server::start("127.0.0.1:0".parse().unwrap(), source(&Arc::default()), Some(token)).unwrap();
+    let address = server.address();
+    let with = |path: &str, header: &str| {
+        ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{header}Connection: close\r\n\r\n"))
+    };
+    let own = format!("Authorization: {header}\r\n");
+    let all = ["status", "summary", "fabric", "links", "history", "history/1", "link/a:p0-t0-0"];
+    let all: Vec<String> = all.map(|path| format!("/api/v1/{path}")).into();
+    for path in all.iter().map(String::as_str).chain(["/metrics", "/other"]) {
+        for header in
+            ["", "Authorization: Bearer 0123456789abcdeg\r\n", "Authorization: Basic 0123456789abcdef\r\n"]
+        {
+            let reply = with(path, header);
+            assert_eq!(status_of(&reply), 401, "{path}");
+            assert!(
+                reply.0.contains("www-authenticate: Bearer")
+                    && text(&reply).contains("token of the agent is needed")
+            );
+            assert!(reply.0.contains("content-security-policy"), "{}", reply.0);
+        }
+        assert_ne!(status_of(&with(path, &own)), 401, "{path}");
+    }
+    // The page itself has no secret in it.
+    for (path, ..) in page::FILES {
+        assert_eq!(status_of(&with(path, "")), 200, "{path}");
+    }
+    // A token does not make a foreign name good.
+    let foreign =
+        format!("GET /api/v1/status HTTP/1.1\r\nHost: example.com\r\n{own}Connection: close\r\n\r\n");
+    assert_eq!(status_of(&ask(address, &foreign)), 421);
 }

@@ -8,6 +8,7 @@
 //! | [`cluster`] | what several agents know together |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
+//! | [`token`] | the secret that requests may have to show |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`published`] | what the threads have in common |
 //! | [`layout`], [`levels`] | a number and a level of health for each link |
@@ -27,3 +28,4 @@ mod page;
 pub mod published;
 pub mod runner;
 pub mod snapshot;
+pub mod token;

@@ -15,6 +15,7 @@ use spindrift_agentd::cluster::Cluster;
 use spindrift_agentd::http::Server;
 use spindrift_agentd::runner::{Event, Runner, RunnerError};
 use spindrift_agentd::snapshot::{FindingReport, Link, Loss, Part, Scene, Snapshot};
+use spindrift_agentd::token::Token;
 use spindrift_pmd::route::local_addresses;
 use spindrift_pmd::tunnel::TunnelError;
 use spindrift_srv6::{Fabric, Node};
@@ -82,6 +83,9 @@ struct From {
     /// Where the agent listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     agent: SocketAddr,
+    /// The file of the agent's token, if it has one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -109,6 +113,10 @@ struct RunArgs {
     /// Where the HTTP interface listens, a loopback address; or none
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
+    /// Whoever asks the HTTP interface has to show the token in this file, 16 bytes or more that its owner alone can read
+    /// [default: every user of this machine may ask]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Stops after this time [default: never]
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
@@ -168,11 +176,15 @@ fn listen(args: &RunArgs) -> Result<Option<SocketAddr>> {
     })
 }
 
+fn token(path: Option<&Path>) -> Result<Option<Token>> {
+    path.map(|path| Token::read(path).map_err(|error| usage(format!("--token-file {error}")))).transpose()
+}
+
 fn probe(args: &RunArgs) -> Result<()> {
     let fabric = topology::load(&args.topology)?;
     let host = own_host(&fabric, args.host.as_ref())?;
     let settings = settings(args, &fabric, host)?;
-    let listen = listen(args)?;
+    let (listen, token) = (listen(args)?, token(args.token_file.as_deref())?);
     let mut seed = [0; 32];
     SysRng.try_fill_bytes(&mut seed).context("the system gives no random numbers")?;
     let cluster = args.store.as_ref().map(|url| join(url, &fabric, Some(host))).transpose()?;
@@ -186,7 +198,7 @@ fn probe(args: &RunArgs) -> Result<()> {
     if let Some(cluster) = cluster {
         runner.join(cluster);
     }
-    let server = listen.map(|address| Server::start(address, runner.source())).transpose()?;
+    let server = listen.map(|address| Server::start(address, runner.source(), token)).transpose()?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
     let until = args.duration.map(|time| Instant::now() + time);
@@ -325,7 +337,20 @@ fn event_text(event: &Event) -> String {
 fn fetch(from: &From) -> Result<Snapshot> {
     let url = format!("http://{}/api/v1/status", from.agent);
     let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
-    let reply = agent.get(&url).call().with_context(|| {
+    let mut request = agent.get(&url);
+    if let Some(token) = token(from.token_file.as_deref())? {
+        request = request.header("Authorization", token.header());
+    }
+    let reply = request.call();
+    if let Err(ureq::Error::StatusCode(401)) = reply {
+        let how = if from.token_file.is_some() {
+            "that of --token-file is another one"
+        } else {
+            "name its file with --token-file"
+        };
+        bail!("the agent at {} asks for its token: {how}", from.agent);
+    }
+    let reply = reply.with_context(|| {
         format!(
             "no agent replies at {}; start one with `spindrift agent run`, or name its address with --agent",
             from.agent

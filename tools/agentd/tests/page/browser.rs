@@ -101,6 +101,11 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &json!({ "features": [feature] }));
     }
 
+    /// How somebody sees the page whose eyes lack something.
+    pub(crate) fn see_without(&mut self, what: &str) {
+        self.call("Emulation.setEmulatedVisionDeficiency", &json!({ "type": what }));
+    }
+
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", &params);
@@ -141,6 +146,11 @@ impl Browser {
             }
             self.call("Input.dispatchKeyEvent", &params);
         }
+    }
+
+    /// Types a text, where the focus is.
+    pub(crate) fn insert(&mut self, text: &str) {
+        self.call("Input.insertText", &json!({ "text": text }));
     }
 
     /// Clicks at a place in an element, in pixels from its upper left corner.

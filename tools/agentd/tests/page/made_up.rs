@@ -11,6 +11,7 @@ use spindrift_agentd::levels;
 use spindrift_agentd::published::{Published, Source};
 use spindrift_agentd::runner::Event;
 use spindrift_agentd::snapshot::{FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition};
+use spindrift_agentd::token::Token;
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
 /// Loss by the ends of a link, as shares.
@@ -126,6 +127,16 @@ impl MadeUp {
 
     /// A server that shows it, with a history of so many frames in which a fault lasted from one to another.
     pub(crate) fn serve(&self, address: &str, history: &[(u32, Faults)]) -> Server {
+        self.serve_with(address, history, None)
+    }
+
+    /// The same, to those who have the token.
+    pub(crate) fn serve_with(
+        &self,
+        address: &str,
+        history: &[(u32, Faults)],
+        token: Option<Token>,
+    ) -> Server {
         let layout = Layout::new(&self.fabric);
         let mut kept = History::default();
         let total: u32 = history.iter().map(|(frames, _)| frames).sum();
@@ -140,7 +151,7 @@ impl MadeUp {
         let others = Arc::clone(&self.others);
         let view = move || others.lock().unwrap().clone();
         let source = Source::new(self.fabric.clone(), Arc::clone(&self.published), view).with_history(kept);
-        Server::start(address.parse().unwrap(), source).unwrap()
+        Server::start(address.parse().unwrap(), source, token).unwrap()
     }
 
     pub(crate) fn note(&self, finding: FindingReport, until: f64) {

@@ -11,6 +11,7 @@ mod schema;
 use browser::Browser;
 use made_up::{MadeUp, fabric, finding};
 use spindrift_agentd::runner::Event;
+use spindrift_agentd::token::Token;
 
 const ANY: &str = "127.0.0.1:0";
 const GRAY: (&str, f64) = ("p1-t0-2:p1-t1-3", 0.03);
@@ -33,6 +34,12 @@ fn pictures(browser: &mut Browser, name: &str) {
         }
     }
     browser.look(1400, 900, "light");
+    // As people see it who see no red, no green, or no colours.
+    for lack in ["protanopia", "deuteranopia", "achromatopsia"] {
+        browser.see_without(lack);
+        browser.picture(&format!("{name}-{lack}"), true);
+    }
+    browser.see_without("none");
 }
 
 /// Waits until the page has asked the agent again.
@@ -170,6 +177,7 @@ fn the_past_is_shown() {
     press(&mut browser, "earlier-fault");
     browser.shows("#shown", "4 down, 60 healthy.");
     browser.shows("#faults", "switch p0-t1-4");
+    browser.shows("#condition", "No component is at fault now. What is shown is earlier.");
     press(&mut browser, "earlier");
     browser.shows("#shown", "after it: 64 healthy.");
     browser.shows("#faults", "Nothing at this time.");
@@ -219,6 +227,39 @@ fn an_agent_that_stops_is_noticed_and_its_return_too() {
     );
 }
 
+#[test]
+fn a_token_is_asked_for() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !browser::is_there() {
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("spindrift-page-token-{}", std::process::id()));
+    std::fs::write(&place, "a-token-of-the-test").unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Token::read(&place).unwrap();
+    std::fs::remove_file(&place).unwrap();
+    let made_up = small();
+    made_up.now(&[], vec![], None);
+    let server = made_up.serve_with(ANY, &[], Some(token));
+    let mut browser = Browser::start("token");
+    browser.look(1400, 900, "light");
+    browser.open(&format!("http://{}/", server.address()));
+    browser.shows("#condition", "The agent asks for its token.");
+    pictures(&mut browser, "token");
+    browser.eval("document.querySelector('#token').focus()");
+    browser.insert("not-the-token-at-all");
+    browser.press("Enter");
+    browser.shows("#condition", "This is not the agent's token.");
+    browser.eval("document.querySelector('#token').focus()");
+    browser.insert("a-token-of-the-test");
+    browser.press("Enter");
+    browser.shows("#condition", "No component is at fault.");
+    browser.until("document.querySelector('#access').hidden");
+    // It stays for as long as the tab is open.
+    browser.eval("location.reload()");
+    browser.shows("#condition", "No component is at fault.");
+}
+
 /// 4 planes with 256 T0 and 256 T1 switches each.
 #[test]
 fn a_large_fabric_is_shown() {
@@ -243,6 +284,22 @@ fn a_large_fabric_is_shown() {
     browser.press("Enter");
     browser.shows("#details", "Link p1-t0-20:p1-t1-200");
     browser.shows("#details", "Probed by h20.");
+    // What has not changed is not drawn again, and of what has, the plane alone.
+    rounds(&mut browser, 2);
+    let drawings = |browser: &mut Browser| {
+        let all =
+            browser.eval("[...document.querySelectorAll('.plane')].map((plane) => plane.dataset.drawings)");
+        all.as_array().unwrap().iter().map(|count| count.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let before = drawings(&mut browser);
+    rounds(&mut browser, 2);
+    assert_eq!(drawings(&mut browser), before);
+    made_up.now(&faults[..2], vec![], Some(""));
+    browser.shows(".plane:nth-child(4)", "65,792 links: 65,792 healthy.");
+    let after = drawings(&mut browser);
+    assert!(after[..3] == before[..3] && after[3] != before[3], "{before:?} {after:?}");
+    made_up.now(&faults, vec![finding("switch", &["p2-t1-77"], 1.0, made_up.start)], Some(""));
+    browser.shows(".plane:nth-child(4)", "65,792 links: 1 under 10 %, 65,791 healthy.");
     let sizes = browser.eval(
         "performance.getEntriesByType('resource').filter((entry) => entry.name.includes('/api/')).map((entry) => entry.encodedBodySize)",
     );
