@@ -270,6 +270,11 @@ fn a_large_fabric_is_shown() {
     let faults = [("p1-t0-20:p1-t1-200", 0.5), ("p2-t1-77", 1.0), ("h9:p3-t0-9", 0.02)];
     made_up.now(&faults, vec![finding("switch", &["p2-t1-77"], 1.0, made_up.start)], Some(""));
     let server = made_up.serve(ANY, &[(20, &[]), (10, &faults)]);
+    for path in ["links", "link/p1-t0-20:p1-t1-200", "history"] {
+        let began = std::time::Instant::now();
+        let bytes = schema::get(server.address(), &format!("/api/v1/{path}")).1.len();
+        eprintln!("{path}: {bytes} bytes after {:?}", began.elapsed());
+    }
     let mut browser = Browser::start("large");
     browser.look(1400, 900, "light");
     browser.open(&format!("http://{}/", server.address()));
