@@ -435,6 +435,7 @@ mod tests {
         });
         let seen: Vec<_> = seen.collect();
         assert_eq!(seen, [("a:b", 1.0, Some(9.0)), ("a:c", 0.5, None), ("a:b", 0.1, None)]);
+        assert_eq!(episodes.bytes, episodes.iter().map(Episode::size).sum::<usize>());
     }
 
     #[test]

@@ -162,8 +162,7 @@ fn router(app: Arc<App>, token: Option<Token>) -> Router {
 }
 
 /// Adds to the history, all the time.
-async fn keep_history(app: Arc<App>) {
-    let step = Duration::from_secs(STEP.into());
+async fn keep_history(app: Arc<App>, step: Duration) {
     let mut ticks = interval_at(tokio::time::Instant::now() + step, step);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -178,6 +177,16 @@ impl Server {
     /// # Errors
     /// The address is another one, or in use.
     pub fn start(address: SocketAddr, source: Source, token: Option<Token>) -> Result<Self, HttpError> {
+        Self::start_with(address, source, token, Duration::from_secs(STEP.into()))
+    }
+
+    /// The same, with a frame of the history after each `step`.
+    fn start_with(
+        address: SocketAddr,
+        source: Source,
+        token: Option<Token>,
+        step: Duration,
+    ) -> Result<Self, HttpError> {
         if !address.ip().is_loopback() {
             return Err(HttpError::NotLoopback(address));
         }
@@ -197,7 +206,7 @@ impl Server {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
                     _ = async { axum::serve(listener, router(Arc::clone(&app), token)).await } => {}
-                    () = keep_history(Arc::clone(&app)) => {}
+                    () = keep_history(Arc::clone(&app), step) => {}
                     _ = ended => {}
                 }
             });

@@ -149,6 +149,19 @@ fn links_and_their_history_are_shown() {
     assert!(links.1.starts_with(b"SPDR\x0c\0\0\0"), "{links:?}");
 }
 
+/// By itself, for as long as the server runs.
+#[test]
+fn a_server_keeps_history() {
+    let published = Arc::new(Published::default());
+    published.report(report(&[(T0, 1_000, 0)]));
+    let step = Duration::from_millis(1);
+    let server = Server::start_with("127.0.0.1:0".parse().unwrap(), source(&published), None, step).unwrap();
+    let began = std::time::Instant::now();
+    while object(&get(server.address(), "/api/v1/history"))["frames"].as_array().unwrap().len() < 3 {
+        assert!(began.elapsed() < Duration::from_mins(1));
+    }
+}
+
 #[test]
 fn the_present_becomes_history() {
     let published = Arc::new(Published::default());

@@ -198,6 +198,8 @@ mod tests {
             // What is down is so at once, and what has healed too.
             (sum(10.0, 10.0), sum(10_000.0, 10.0), none, DOWN),
             (sum(9.0, 9.0), sum(10_000.0, 9.0), none, HEALTHY),
+            (sum(100.0, 95.0), sum(10_000.0, 95.0), none, DOWN),
+            (sum(100.0, 94.0), sum(10_000.0, 94.0), none, LOW),
             (sum(100.0, 0.0), sum(1_000.0, 80.0), none, HEALTHY),
             (sum(100.0, 1.0), sum(1_000.0, 80.0), none, MEDIUM),
             (sum(80.0, 0.0), sum(1_000.0, 80.0), none, MEDIUM),
@@ -239,6 +241,56 @@ mod tests {
             let of_others = levels.iter().enumerate().filter(|(at, _)| ![host, upper].contains(at));
             assert!(of_others.into_iter().all(|(_, level)| *level == UNKNOWN));
             assert_eq!(of_link(&layout, &view, upper).1, expected[1]);
+        }
+    }
+
+    /// Each path has the loss of its own path below.
+    #[test]
+    fn what_reaches_a_link_counts() {
+        let layout = Layout::new(&fabric());
+        let (plane, number) = ([0, 1], [0, 1]);
+        let lossy = [1_000, 500];
+        let report = |host: u16| {
+            let paths = plane.map(|plane| {
+                let below = lossy[usize::from(plane ^ host as u8)];
+                let t0 = (Node::T0 { plane, number: host }, 1_000, 1_000 - below);
+                // The link itself loses every fifth.
+                [t0, (Node::T1 { plane, number: 1 }, 1_000, 1_000 - below * 4 / 5)]
+            });
+            report(host, paths.as_flattened())
+        };
+        let view = View::new(&number.map(report));
+        for host in number {
+            for plane in plane {
+                let link = (Node::T0 { plane, number: host }, Node::T1 { plane, number: 1 });
+                let (sums, ..) = of_link(&layout, &view, layout.number(link).unwrap());
+                let below = f64::from(lossy[usize::from(plane ^ host as u8)]);
+                for sum in sums {
+                    let error = (sum.sent - below).abs() + (sum.lost - below / 5.0).abs();
+                    assert!(error < 1e-6, "{link:?} {sum:?}");
+                }
+            }
+        }
+    }
+
+    /// An agent that probes a T2 switch may leave the T1 switch on the way to others.
+    #[test]
+    fn loss_below_a_third_tier_is_that_of_the_t0_switch_at_least() {
+        let host = |name: &str, t0| FabricHost { name: name.into(), t0, downlink: 0 };
+        let shape = Shape { planes: 1, t0: 2, t1: 2, pods: 2, t2: 2, ..Shape::default() };
+        let layout = Layout::new(&Fabric::new(shape, vec![host("a", 0), host("b", 1)]).unwrap());
+        let [t0, t1, t2] = [
+            Node::T0 { plane: 0, number: 0 },
+            Node::T1 { plane: 0, number: 0 },
+            Node::T2 { plane: 0, number: 0 },
+        ];
+        let link = layout.number((t1, t2)).unwrap();
+        for (paths, expected) in [
+            (&[(t0, 1_000, 500), (t2, 1_000, 500)][..], HEALTHY),
+            (&[(t0, 1_000, 0), (t1, 1_000, 500), (t2, 1_000, 500)], HEALTHY),
+            (&[(t0, 1_000, 0), (t2, 1_000, 500)], HIGH),
+        ] {
+            assert_eq!(of_links(&layout, &View::new(&[report(0, paths)]))[link], expected, "{paths:?}");
         }
     }
 

@@ -21,6 +21,7 @@ pub(crate) struct MadeUp {
     pub(crate) fabric: Fabric,
     pub(crate) published: Arc<Published>,
     others: Arc<Mutex<View>>,
+    own: Mutex<Option<Report>>,
     pub(crate) start: f64,
 }
 
@@ -29,9 +30,14 @@ pub(crate) fn now() -> f64 {
 }
 
 pub(crate) fn fabric(planes: u8, t0: u16, t1: u16, hosts: u16) -> Fabric {
+    fabric_of(Shape { planes, t0, t1, ..Shape::default() }, hosts)
+}
+
+/// A fabric with so many hosts at each T0 switch.
+pub(crate) fn fabric_of(shape: Shape, hosts: u16) -> Fabric {
     let host =
         |number: u16| FabricHost { name: format!("h{number}"), t0: number / hosts, downlink: number % hosts };
-    Fabric::new(Shape { planes, t0, t1, ..Shape::default() }, (0..t0 * hosts).map(host).collect()).unwrap()
+    Fabric::new(shape, (0..shape.t0 * hosts).map(host).collect()).unwrap()
 }
 
 pub(crate) fn finding(kind: &str, names: &[&str], rate: f64, since: f64) -> FindingReport {
@@ -53,7 +59,13 @@ pub(crate) fn finding(kind: &str, names: &[&str], rate: f64, since: f64) -> Find
 
 impl MadeUp {
     pub(crate) fn new(fabric: Fabric) -> Self {
-        Self { fabric, published: Arc::default(), others: Arc::default(), start: now() }
+        Self {
+            fabric,
+            published: Arc::default(),
+            others: Arc::default(),
+            own: Mutex::default(),
+            start: now(),
+        }
     }
 
     /// The loss of a link: that of its own, and of the nodes at its ends.
@@ -88,10 +100,18 @@ impl MadeUp {
         (0..).zip(self.fabric.hosts()).map(report).collect()
     }
 
+    /// The reports of all agents.
+    pub(crate) fn view(&self) -> View {
+        let mut view = self.others.lock().unwrap().clone();
+        view.insert(self.own.lock().unwrap().as_ref().unwrap());
+        view
+    }
+
     /// From now on these are the faults.
     pub(crate) fn now(&self, faults: Faults, findings: Vec<FindingReport>, store: Option<&str>) {
         let reports = self.reports(faults);
         self.published.report(reports[0].clone());
+        *self.own.lock().unwrap() = Some(reports[0].clone());
         // Without the store there are no others.
         let others = if store == Some("") { &reports[1..] } else { &[] };
         *self.others.lock().unwrap() = View::new(others);

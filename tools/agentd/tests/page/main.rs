@@ -9,9 +9,12 @@ mod made_up;
 mod schema;
 
 use browser::Browser;
-use made_up::{MadeUp, fabric, finding};
+use made_up::{MadeUp, fabric, fabric_of, finding};
+use spindrift_agentd::layout::Layout;
+use spindrift_agentd::levels;
 use spindrift_agentd::runner::Event;
 use spindrift_agentd::token::Token;
+use spindrift_srv6::Shape;
 
 const ANY: &str = "127.0.0.1:0";
 const GRAY: (&str, f64) = ("p1-t0-2:p1-t1-3", 0.03);
@@ -99,6 +102,11 @@ fn faults_come_and_go() {
     browser.shows("#details", "4 links: 4 down.");
     browser.shows("#details", "The switch p0-t1-4 loses 100.00 % of all probes.");
     browser.shows(".plane", "32 links: 4 down, 28 healthy.");
+    browser.eval("document.querySelector('.plane canvas[tabindex]').focus()");
+    for (key, row) in [("n", 0), ("n", 1), ("n", 2), ("p", 1), ("p", 0), ("p", 3), ("n", 0)] {
+        browser.press(key);
+        browser.shows(".plane .readout", &format!("p0-t0-{row}:p0-t1-4: down"));
+    }
     pictures(&mut browser, "dead-t1");
     // The store is lost: what others see is not known any more.
     made_up.now(&[DEAD], vec![], Some("Connection refused (os error 111)"));
@@ -225,6 +233,46 @@ fn an_agent_that_stops_is_noticed_and_its_return_too() {
     browser.until(
         "document.querySelectorAll('.plane').length === 3 && !document.body.classList.contains('stale')",
     );
+}
+
+/// The page counts links as the agent does, and reads frames of both kinds.
+#[test]
+fn the_page_and_the_agent_mean_the_same_links() {
+    if !browser::is_there() {
+        return;
+    }
+    let shape = |planes, t0, t1| Shape { planes, t0, t1, ..Shape::default() };
+    let three = Shape { pods: 2, t2: 3, ..shape(2, 4, 2) };
+    let mut browser = Browser::start("names");
+    for shape in [shape(2, 3, 5), shape(2, 2, 0), three] {
+        let made_up = MadeUp::new(fabric_of(shape, 2));
+        let fabric = &made_up.fabric;
+        let names: Vec<String> =
+            fabric.links().map(|(a, b)| format!("{}:{}", fabric.name(a), fabric.name(b))).collect();
+        // Each other link loses a share of its own.
+        let faults: Vec<(&str, f64)> =
+            names.iter().zip(0_u8..).map(|(name, at)| (name.as_str(), f64::from(at % 3) * 0.05)).collect();
+        for faults in [&faults[..], &[]] {
+            made_up.now(faults, vec![], Some(""));
+            let server = made_up.serve(ANY, &[]);
+            browser.open(&format!("http://{}/", server.address()));
+            browser.shows("#condition", "No component is at fault.");
+            let read = browser.eval(
+                "(async () => { const { Fabric } = await import('/page/fabric.js'); \
+                 const { readFrame } = await import('/page/levels.js'); \
+                 const fabric = new Fabric(await (await fetch('/api/v1/fabric')).json()); \
+                 const frame = readFrame(await (await fetch('/api/v1/links')).arrayBuffer()); \
+                 const names = [...frame.levels.keys()].map((link) => fabric.name(link)); \
+                 return { names, numbers: names.map((name) => fabric.number(name)), levels: [...frame.levels] }; })()",
+            );
+            let expected = levels::of_links(&Layout::new(fabric), &made_up.view());
+            assert_eq!(read["names"], serde_json::json!(names));
+            assert_eq!(read["numbers"], serde_json::json!((0..names.len()).collect::<Vec<_>>()));
+            assert_eq!(read["levels"], serde_json::json!(expected));
+            let kind = schema::get(server.address(), "/api/v1/links").1[20];
+            assert_eq!(kind, u8::from(!faults.is_empty()), "one kind and the other");
+        }
+    }
 }
 
 #[test]
