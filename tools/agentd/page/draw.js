@@ -200,7 +200,7 @@ export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors
       line([], 8, colors.mark);
       line([], 5, colors.back);
     }
-    line(DASHES[level], level > LOW ? 2.4 : level > HEALTHY ? 1.8 : 1, level === UNKNOWN ? colors.quiet : colors.levels[level]);
+    line(DASHES[level], level > LOW ? 2.4 : level > HEALTHY ? 1.8 : 1, level === UNKNOWN ? colors.quiet : level === HEALTHY ? colors.wire : colors.levels[level]);
     if (level > LOW && marks++ % apart === 0) {
       context.setLineDash([]);
       context.lineWidth = 1.8;

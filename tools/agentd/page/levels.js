@@ -21,7 +21,7 @@ export function colors() {
   const of = (name) => style.getPropertyValue(name).trim();
   return {
     levels: TEXTS.map((_, level) => of(`--level-${level}`)),
-    back: of("--card"), text: of("--text"), quiet: of("--quiet"), line: of("--line"), focus: of("--focus"), mark: of("--mark"),
+    back: of("--card"), text: of("--text"), quiet: of("--quiet"), line: of("--line"), focus: of("--focus"), mark: of("--mark"), wire: of("--wire"),
   };
 }
 
