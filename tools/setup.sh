@@ -138,7 +138,7 @@ dpdk_oldest=22.11
 dpdk_tools=(pkg-config=pkg-config dpdk-devbind.py=dpdk)
 dpdk_files=('/usr/lib/*/pkgconfig/libdpdk.pc=libdpdk-dev' '/usr/lib/*/dpdk/pmds-*/librte_net_memif.so=librte-meta-allpmds' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
 vm_tools=(qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs cpio=cpio xz=xz-utils zstd=zstd)
-test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping dpdk-testpmd=dpdk-dev redis-check-rdb=redis-tools ibv_devinfo=ibverbs-utils ib_write_bw=perftest rping=rdmacm-utils fi_pingpong=libfabric-bin ucx_perftest=ucx-utils mpirun=openmpi-bin mpicc=libopenmpi-dev)
+test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping dpdk-testpmd=dpdk-dev redis-check-rdb=redis-tools ibv_devinfo=ibverbs-utils ib_write_bw=perftest rping=rdmacm-utils fi_pingpong=libfabric-bin ucx_perftest=ucx-utils mpirun=openmpi-bin mpicc=libopenmpi-dev chromium=chromium)
 test_files=('/usr/include/infiniband/verbs.h=libibverbs-dev' '/usr/include/rdma/rdma_cma.h=librdmacm-dev')
 
 setup_rust "$(rust_found)"

@@ -7,7 +7,7 @@ export PATH
 export CARGO_INCREMENTAL=0
 export RUST_BACKTRACE=1
 # setup installs what these name: the tests that need it must not pass without.
-export SPINDRIFT_REQUIRE_TSHARK=1 SPINDRIFT_REQUIRE_PERFTEST=1 SPINDRIFT_REQUIRE_VERBS_H=1 SPINDRIFT_REQUIRE_UCX=1
+export SPINDRIFT_REQUIRE_TSHARK=1 SPINDRIFT_REQUIRE_PERFTEST=1 SPINDRIFT_REQUIRE_VERBS_H=1 SPINDRIFT_REQUIRE_UCX=1 SPINDRIFT_REQUIRE_CHROMIUM=1
 
 # step TITLE COMMAND..: runs it. The title has the seconds since the start. A failure ends the script.
 step() {

@@ -9,14 +9,25 @@
 //! | [`deny`] | what transports are told to avoid |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
+//! | [`token`] | the secret that requests may have to show |
 //! | [`metrics`] | the same for Prometheus |
+//! | [`published`] | what the threads have in common |
+//! | [`layout`], [`levels`] | a number and a level of health for each link |
+//! | [`history`] | levels and faults of the last hours |
 
+mod api;
 pub mod cluster;
 pub mod deny;
 pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod history;
 pub mod http;
+pub mod layout;
+pub mod levels;
 pub mod metrics;
+mod page;
+pub mod published;
 pub mod runner;
 pub mod snapshot;
+pub mod token;

@@ -85,7 +85,7 @@ pub fn text(snapshot: &Snapshot) -> String {
         windows.map(|(window, loss)| (format!(",window=\"{window}\""), loss.net)).into()
     });
     let rtt = "Round-trip times of the link's probes in the last 10 to 20 s.";
-    of_links(&mut text, snapshot, ["link_rtt_seconds", "gauge", rtt], |link| {
+    of_links(&mut text, snapshot, ["link_rtt_seconds", "summary", rtt], |link| {
         let Some(_) = std::num::NonZero::new(link.rtt.samples) else { return Vec::new() };
         let quantiles = [("0.5", link.rtt.p50_ns), ("0.99", link.rtt.p99_ns), ("0.999", link.rtt.p999_ns)];
         quantiles.map(|(quantile, ns)| (format!(",quantile=\"{quantile}\""), ns as f64 / 1e9)).into()
@@ -212,5 +212,6 @@ mod tests {
             let name = value.split(['{', ' ']).next().unwrap_or_default();
             assert!(known.contains(name) && text.contains(&format!("# TYPE {name} ")), "{name}");
         }
+        assert!(text.contains("# TYPE spindrift_agent_link_rtt_seconds summary\n"), "that has quantiles");
     }
 }

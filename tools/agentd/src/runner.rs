@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv6Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +18,7 @@ use spindrift_srv6::Fabric;
 use crate::cluster::Cluster;
 use crate::deny::{Messenger, Told, rules};
 use crate::frame::{self, Template};
+use crate::published::{Published, Source};
 use crate::snapshot::{
     DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Scene, Snapshot, Store,
 };
@@ -81,21 +82,6 @@ impl Event {
     }
 }
 
-/// What an agent knows, for other threads.
-#[derive(Debug, Default)]
-pub struct Published(Mutex<Arc<Snapshot>>);
-
-impl Published {
-    /// The latest.
-    pub fn get(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn set(&self, snapshot: Snapshot) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
-    }
-}
-
 struct Port {
     socket: TunnelSocket,
     inner: Ipv6Addr,
@@ -135,7 +121,7 @@ pub struct Runner {
     send_error: Option<String>,
     /// The planes whose T0 switch does not reply.
     silent: BTreeSet<u8>,
-    cluster: Option<Cluster>,
+    cluster: Option<Arc<Cluster>>,
     denier: Option<Denier>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
@@ -195,7 +181,7 @@ impl Runner {
 
     /// Works together with other agents from now on.
     pub fn join(&mut self, cluster: Cluster) {
-        self.cluster = Some(cluster);
+        self.cluster = Some(Arc::new(cluster));
     }
 
     /// Tells the transports of this host what to avoid from now on.
@@ -211,6 +197,13 @@ impl Runner {
     /// What it knows, for other threads.
     pub fn published(&self) -> Arc<Published> {
         Arc::clone(&self.published)
+    }
+
+    /// What the HTTP interface shows.
+    pub fn source(&self) -> Source {
+        let cluster = self.cluster.clone();
+        let others = move || cluster.as_ref().map(|cluster| cluster.view()).unwrap_or_default();
+        Source::new(self.fabric.clone(), self.published(), others)
     }
 
     fn now_ns(&self) -> u64 {
@@ -239,6 +232,7 @@ impl Runner {
                     if let (Some(cluster), false) = (&self.cluster, matches!(event, Event::Decided(_))) {
                         cluster.tell(event.json().to_string());
                     }
+                    self.published.note(&event);
                     tell(event);
                 }
             }
@@ -390,6 +384,7 @@ impl Runner {
         let scene = self.scene();
         let prober = self.agent.prober();
         let host = spindrift_srv6::Node::Host(self.agent.plan().host());
+        self.published.report(self.agent.report(now_ns));
         self.published.set(Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host: self.fabric.name(host),

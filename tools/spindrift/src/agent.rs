@@ -19,6 +19,7 @@ use spindrift_agentd::runner::{Event, Runner, RunnerError};
 use spindrift_agentd::snapshot::{
     DecisionReport, DeniedReport, DenyReport, FindingReport, Link, Loss, Part, Scene, Snapshot,
 };
+use spindrift_agentd::token::Token;
 use spindrift_control::ControlDir;
 use spindrift_pmd::route::local_addresses;
 use spindrift_pmd::tunnel::TunnelError;
@@ -88,6 +89,9 @@ struct From {
     /// Where the agent listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     agent: SocketAddr,
+    /// The file of the agent's token, if it has one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -123,6 +127,10 @@ struct RunArgs {
     /// Where the HTTP interface listens, a loopback address; or none
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
+    /// Whoever asks the HTTP interface has to show the token in this file, 16 bytes or more that its owner alone can read
+    /// [default: every user of this machine may ask]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Stops after this time [default: never]
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
@@ -182,11 +190,15 @@ fn listen(args: &RunArgs) -> Result<Option<SocketAddr>> {
     })
 }
 
+fn token(path: Option<&Path>) -> Result<Option<Token>> {
+    path.map(|path| Token::read(path).map_err(|error| usage(format!("--token-file {error}")))).transpose()
+}
+
 fn probe(args: &RunArgs) -> Result<()> {
     let fabric = topology::load(&args.topology)?;
     let host = own_host(&fabric, args.host.as_ref())?;
     let settings = settings(args, &fabric, host)?;
-    let listen = listen(args)?;
+    let (listen, token) = (listen(args)?, token(args.token_file.as_deref())?);
     let policy = args.policy.as_ref().map(|path| policy(path, host)).transpose()?;
     let mut seed = [0; 32];
     SysRng.try_fill_bytes(&mut seed).context("the system gives no random numbers")?;
@@ -210,7 +222,7 @@ fn probe(args: &RunArgs) -> Result<()> {
         let messenger = Messenger::start(folders, source).context("cannot tell processes what to avoid")?;
         runner.deny(policy, messenger);
     }
-    let server = listen.map(|address| Server::start(address, runner.published())).transpose()?;
+    let server = listen.map(|address| Server::start(address, runner.source(), token)).transpose()?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
     let until = args.duration.map(|time| Instant::now() + time);
@@ -318,7 +330,7 @@ fn begin(args: &RunArgs, runner: &Runner, server: Option<&Server>) {
             format!(" --agent {}", server.address())
         };
         print_line(&format!(
-            "`spindrift agent status{agent}` shows them. Metrics: http://{}/metrics",
+            "`spindrift agent status{agent}` shows them, and http://{0}/ in a browser. Metrics: http://{0}/metrics",
             server.address()
         ));
     }
@@ -395,7 +407,20 @@ fn denied_lines(deny: &DenyReport) -> Vec<String> {
 fn fetch(from: &From) -> Result<Snapshot> {
     let url = format!("http://{}/api/v1/status", from.agent);
     let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
-    let reply = agent.get(&url).call().with_context(|| {
+    let mut request = agent.get(&url);
+    if let Some(token) = token(from.token_file.as_deref())? {
+        request = request.header("Authorization", token.header());
+    }
+    let reply = request.call();
+    if let Err(ureq::Error::StatusCode(401)) = reply {
+        let how = if from.token_file.is_some() {
+            "that of --token-file is another one"
+        } else {
+            "name its file with --token-file"
+        };
+        bail!("the agent at {} asks for its token: {how}", from.agent);
+    }
+    let reply = reply.with_context(|| {
         format!(
             "no agent replies at {}; start one with `spindrift agent run`, or name its address with --agent",
             from.agent

@@ -439,6 +439,11 @@ fn errors_name_what_is_wrong() {
             "--listen here: write an address and port",
         ),
         (
+            &["run", "-t", &topology, "--host", "h1", "--token-file", "nowhere.txt"],
+            2,
+            "--token-file nowhere.txt: No such file",
+        ),
+        (
             &["run", "-t", &topology, "--host", "h1", "--store", "http://a"],
             2,
             "--store: the store is not `redis://HOST",
