@@ -68,6 +68,24 @@ fn queue_pairs_take_turns() {
     assert!(!one.post(Time(0), 3, write(0, 1)), "there is none");
 }
 
+#[test]
+fn planes_take_turns() {
+    let mut one = Endpoint::new(2, DscpMap::default());
+    for plane in 0..2 {
+        let peer = Peer { qpn: Qpn::new(2), psn: Psn::new(0), path: path(0, 1, plane) };
+        let qp = one.add_qp(&spec(), Psn::new(0), peer);
+        one.post(Time(0), qp, write(0, 3 * 1_024));
+    }
+    let both = Ports { control: 3, data: 3 };
+    let planes: Vec<_> = (0..6).filter_map(|_| one.transmit(Time(0), both)).map(|(_, plane)| plane).collect();
+    assert_eq!(planes, [0, 1, 0, 1, 0, 1]);
+    // A plane that the host does not have: the last one that it has.
+    let peer = Peer { qpn: Qpn::new(2), psn: Psn::new(0), path: path(0, 1, 9) };
+    let qp = one.add_qp(&spec(), Psn::new(0), peer);
+    one.post(Time(0), qp, write(0, 1));
+    assert_eq!(one.transmit(Time(0), both).map(|(_, plane)| plane), Some(1));
+}
+
 /// While data is paused, acknowledgements leave, and the other way round; a plane that is not free has nothing sent on it.
 #[test]
 fn a_port_may_be_free_for_one_class() {
