@@ -135,6 +135,22 @@ fn a_rate_spaces_packets() {
     assert_eq!(one.counters().cnps, 1);
 }
 
+/// What is sent counts: with a byte counter of a packet, each one is a step of recovery.
+#[test]
+fn bytes_that_are_sent_raise_the_rate() {
+    let dcqcn = spec().dcqcn.map(|dcqcn| crate::Dcqcn { byte_counter: Some(1_000), ..dcqcn });
+    let [mut one, _] = pair(&QpSpec { dcqcn, ..spec() }, 1);
+    let cnp = Head::new(&path(1, 0, 0), Qpn::new(FIRST_QPN), &Content::Cnp, 46);
+    one.receive(Time(0), cnp.bytes(), cnp.follows);
+    one.post(Time(0), 0, write(0, 2 * 1_024));
+    let mut rates = vec![one.rate_bps(Time(0), 0).unwrap() / GBPS];
+    for now in [Time(200), Time(500)] {
+        assert!(one.transmit(now, ALL).is_some());
+        rates.push(one.rate_bps(now, 0).unwrap() / GBPS);
+    }
+    assert_eq!(rates, [50, 75, 87]);
+}
+
 #[test]
 fn marks_become_cnps() {
     let [mut one, mut two] = pair(&spec(), 2);
