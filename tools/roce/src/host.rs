@@ -135,6 +135,8 @@ pub struct RoceHost {
     endpoint: Endpoint,
     /// This host's ports.
     addresses: Vec<std::net::Ipv6Addr>,
+    /// Those without a carrier, bit n for plane n.
+    down: u32,
     flows: Vec<Flow>,
     /// By queue pair: its flow.
     owners: Vec<u32>,
@@ -164,6 +166,7 @@ impl RoceHost {
             spec: Arc::clone(spec),
             endpoint: Endpoint::new(planes, spec.dscp),
             addresses: addresses.ok_or(RoceError::NoHost(number))?,
+            down: 0,
             flows: Vec::new(),
             owners: Vec::new(),
             events: VecDeque::new(),
@@ -270,7 +273,8 @@ impl Transport for RoceHost {
     }
 
     fn transmit(&mut self, now: Time, free: Free, out: &mut Packet) -> bool {
-        let ports = Ports { control: free.of(Class::Control), data: free.of(Class::Data) };
+        let up = !self.down;
+        let ports = Ports { control: free.of(Class::Control) & up, data: free.of(Class::Data) & up };
         let Some((head, plane)) = self.endpoint.transmit(now, ports) else { return false };
         out.set_virtual(head.bytes(), head.follows);
         out.plane = plane;
@@ -288,8 +292,12 @@ impl Transport for RoceHost {
     /// The NIC reads what came in meanwhile before its timers expire, so there is nothing to do.
     fn on_pause(&mut self, _from: Time, _until: Time) {}
 
-    /// A queue pair has one path, which it keeps: it waits for its port to come back, or fails when its retries are exhausted.
-    fn carrier(&mut self, _now: Time, _plane: u8, _up: bool) {}
+    /// A queue pair has one path, which it keeps: nothing is sent on a port that is down, and the queue pair waits for it to come back, or
+    /// fails when its retries are exhausted.
+    fn carrier(&mut self, _now: Time, plane: u8, up: bool) {
+        let bit = 1_u32.checked_shl(plane.into()).unwrap_or_default();
+        self.down = if up { self.down & !bit } else { self.down | bit };
+    }
 
     fn poll(&mut self) -> Option<FlowEvent> {
         while self.events.is_empty() {

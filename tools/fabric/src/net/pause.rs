@@ -152,23 +152,27 @@ impl<T: Transport> Net<T> {
         }
         let back = self.links[link.0 as usize].back;
         let classes = [Class::Control, Class::Trimmed, Class::Data];
-        if !up {
-            if let Some(buffers) = &mut self.buffers {
-                buffers.forget_pauses(link.0);
-            }
-            for at in [Some(link), back].into_iter().flatten() {
-                for class in classes {
-                    let now = self.now;
-                    self.links[at.0 as usize].set_paused(now, class, false);
-                }
-                self.go_on(at);
+        if up {
+            self.go_on(link);
+            let pausing = |back: LinkId| self.buffers.as_ref().map(|buffers| (back, buffers.pausing(back.0)));
+            let Some((back, pausing)) = back.and_then(pausing) else { return };
+            for class in classes.into_iter().filter(|&class| pausing.has(class)) {
+                self.send_pause(back, class, true);
             }
             return;
         }
-        let Some(back) = back else { return };
-        let pausing = self.buffers.as_ref().map(|buffers| buffers.pausing(back.0)).unwrap_or_default();
-        for class in classes.into_iter().filter(|&class| pausing.has(class)) {
-            self.send_pause(back, class, true);
+        if let Some(buffers) = &mut self.buffers {
+            buffers.forget_pauses(link.0);
+        }
+        for at in [Some(link), back].into_iter().flatten() {
+            for class in classes {
+                let now = self.now;
+                self.links[at.0 as usize].set_paused(now, class, false);
+            }
+        }
+        // The one that is down goes on when it is up.
+        if let Some(back) = back {
+            self.go_on(back);
         }
     }
 }

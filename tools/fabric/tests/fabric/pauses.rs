@@ -3,11 +3,12 @@
 use std::net::Ipv6Addr;
 
 use spindrift::time::Time;
+use spindrift::wire::DscpMap;
 use spindrift_fabric::{
-    Class, Clos, ClosSpec, Fault, Free, HostId, LinkCounters, LinkId, Net, Packet, PfcSpec, QueueRules,
-    Threshold, Transport,
+    Class, Clos, ClosSpec, Fault, Free, HostId, LinkCounters, LinkId, LinkSpec, Net, Packet, PfcSpec,
+    QueueRules, QueueSpec, Threshold, Transport, TrimSpec,
 };
-use spindrift_srv6::{Fabric, Node};
+use spindrift_srv6::{Fabric, Forwarder, Node};
 
 use crate::support::{clos, dumbbell};
 
@@ -299,6 +300,104 @@ fn a_cable_that_goes_down_takes_its_pauses_with_it() {
         let paused = links.into_iter().map(|link| net.link(link).paused_ns);
         let before: u64 = paused.sum();
         assert!(before > 0);
+    }
+}
+
+/// Goes on until another pause frame is sent to this link, whose switch has no other reason to send one for a while.
+fn until_a_pause_is_sent(net: &mut Net<Blaster>, link: LinkId) -> u64 {
+    let before = net.link(link).pauses;
+    let mut until = net.now().0;
+    while net.link(link).pauses == before {
+        until += 10;
+        assert_eq!(net.run(Time(until)), None);
+        assert!(until < 1_000_000, "it is never paused");
+    }
+    until
+}
+
+fn start_of_an_incast() -> (Clos, Net<Blaster>) {
+    let (clos, mut net) = world(with(clos(1, 1, 8, 100), Some(pfc())), 1_000, |host| (host > 0).then_some(0));
+    start(&mut net);
+    (clos, net)
+}
+
+/// A pause frame that was on its way when the cable went down does not arrive when it is up again: the switch has forgotten that pause, and
+/// would never end it.
+#[test]
+fn pause_frames_are_lost_with_their_cable() {
+    let (clos, mut net) = start_of_an_incast();
+    let t0 = Node::T0 { plane: 0, number: 0 };
+    let (up, down) = (uplink(&clos, 1), clos.link(t0, Node::Host(1)).unwrap());
+    for flapping in [up, down] {
+        let sent = until_a_pause_is_sent(&mut net, up);
+        for is_up in [false, true] {
+            net.set_link(flapping, is_up);
+        }
+        let before = net.link(up).paused_ns;
+        assert_eq!(net.run(Time(sent + 1_006)), None);
+        assert_eq!(net.link(up).paused_ns, before, "its frame of 6.72 ns would have come after 1,007 ns");
+        assert_eq!(net.run(Time(sent + 20_000)), None);
+        assert!(net.link(up).paused_ns > before, "another one has");
+    }
+    assert_eq!(net.run(Time(100_000_000)), None);
+    assert_eq!(net.transport(HostId(1)).left, 0);
+}
+
+/// When the link that was paused comes back, it sends, and is paused anew.
+#[test]
+fn a_link_that_comes_back_is_paused_again() {
+    let (clos, mut net) = start_of_an_incast();
+    let up = uplink(&clos, 1);
+    let sent = until_a_pause_is_sent(&mut net, up);
+    assert_eq!(net.run(Time(sent + 1_500)), None);
+    let pauses = net.link(up).pauses;
+    for is_up in [false, true] {
+        net.set_link(up, is_up);
+    }
+    // A packet of 320 ns and 1,000 ns later the switch sees that it sends.
+    assert_eq!(net.run(Time(sent + 1_500 + 1_500)), None);
+    assert_eq!(net.link(up).pauses, pauses + 1);
+}
+
+/// What a queue trims or drops is no longer in the buffer, so that the buffer is empty in the end, and nobody is paused for what is gone.
+#[test]
+fn what_a_queue_refuses_leaves_the_buffer() {
+    for trim in [None, Some(TrimSpec { keep_bytes: 128, dscp: 12 })] {
+        let mut net = Net::new(1);
+        let addresses = [1, 2, 3].map(|last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+        for (at, me) in addresses.into_iter().enumerate() {
+            let to = addresses.first().copied().filter(|_| at > 0);
+            let (from, last) = (vec![0; 4], Time::ZERO);
+            net.add_host(Blaster { me, to, left: 2_000, control_left: 0, from, last, controls: 0 });
+        }
+        let switch = net.add_switch();
+        let dscp = DscpMap { no_trim: 63, trimmable: 4, ..DscpMap::default() };
+        let limits = QueueSpec { limit_bytes: 5 * DATA, control_limit_bytes: 1 << 20, ecn: None, trim, dscp };
+        let link = |queue| LinkSpec { rate_bps: 100_000_000_000, delay_ns: 1_000, queue };
+        let mut tables = Forwarder::new(0);
+        for (host, address) in (0..).zip(addresses) {
+            let own = QueueSpec { limit_bytes: u64::MAX, ..limits };
+            let (up, down) = (
+                net.add_uplink(HostId(host), switch, link(own)),
+                net.add_downlink(HostId(host), link(limits)),
+            );
+            net.set_cable(up, down);
+            tables.add_route(format!("{address}/128").parse().unwrap(), vec![down]).unwrap();
+        }
+        net.set_tables(switch, tables);
+        // The queue refuses packets long before the buffer is full.
+        net.set_pfc(Some(PfcSpec { xoff: Threshold::Fixed(20 * DATA), ..pfc() }));
+        start(&mut net);
+        assert_eq!(net.run(Time(100_000_000)), None);
+        check(&net);
+        let links: Vec<_> = net.links().map(|link| net.link(link)).collect();
+        let [refused, overflowed] = [
+            links.iter().map(|link| link.queue.trimmed + link.queue.dropped_data).sum::<u64>(),
+            links.iter().map(|link| link.overflowed).sum(),
+        ];
+        assert!(refused > 1_000, "{refused}");
+        assert_eq!((overflowed, net.counters().pauses), (0, 0), "{trim:?}");
+        assert!(net.most_buffered(switch) <= 6 * DATA, "{}", net.most_buffered(switch));
     }
 }
 

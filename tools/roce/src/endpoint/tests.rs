@@ -68,6 +68,24 @@ fn queue_pairs_take_turns() {
     assert!(!one.post(Time(0), 3, write(0, 1)), "there is none");
 }
 
+#[test]
+fn planes_take_turns() {
+    let mut one = Endpoint::new(2, DscpMap::default());
+    for plane in 0..2 {
+        let peer = Peer { qpn: Qpn::new(2), psn: Psn::new(0), path: path(0, 1, plane) };
+        let qp = one.add_qp(&spec(), Psn::new(0), peer);
+        one.post(Time(0), qp, write(0, 3 * 1_024));
+    }
+    let both = Ports { control: 3, data: 3 };
+    let planes: Vec<_> = (0..6).filter_map(|_| one.transmit(Time(0), both)).map(|(_, plane)| plane).collect();
+    assert_eq!(planes, [0, 1, 0, 1, 0, 1]);
+    // A plane that the host does not have: the last one that it has.
+    let peer = Peer { qpn: Qpn::new(2), psn: Psn::new(0), path: path(0, 1, 9) };
+    let qp = one.add_qp(&spec(), Psn::new(0), peer);
+    one.post(Time(0), qp, write(0, 1));
+    assert_eq!(one.transmit(Time(0), both).map(|(_, plane)| plane), Some(1));
+}
+
 /// While data is paused, acknowledgements leave, and the other way round; a plane that is not free has nothing sent on it.
 #[test]
 fn a_port_may_be_free_for_one_class() {
@@ -115,6 +133,22 @@ fn a_rate_spaces_packets() {
     // 14 + 40 + 8 + 12 of headers, 16 more in the first, 1,024, 4 of iCRC and 24 around it, at 50 Gb/s: 182.72 and 180.16 ns.
     assert_eq!(times, [0, 183, 363, 544]);
     assert_eq!(one.counters().cnps, 1);
+}
+
+/// What is sent counts: with a byte counter of a packet, each one is a step of recovery.
+#[test]
+fn bytes_that_are_sent_raise_the_rate() {
+    let dcqcn = spec().dcqcn.map(|dcqcn| crate::Dcqcn { byte_counter: Some(1_000), ..dcqcn });
+    let [mut one, _] = pair(&QpSpec { dcqcn, ..spec() }, 1);
+    let cnp = Head::new(&path(1, 0, 0), Qpn::new(FIRST_QPN), &Content::Cnp, 46);
+    one.receive(Time(0), cnp.bytes(), cnp.follows);
+    one.post(Time(0), 0, write(0, 2 * 1_024));
+    let mut rates = vec![one.rate_bps(Time(0), 0).unwrap() / GBPS];
+    for now in [Time(200), Time(500)] {
+        assert!(one.transmit(now, ALL).is_some());
+        rates.push(one.rate_bps(now, 0).unwrap() / GBPS);
+    }
+    assert_eq!(rates, [50, 75, 87]);
 }
 
 #[test]

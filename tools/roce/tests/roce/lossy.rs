@@ -100,3 +100,21 @@ fn a_dead_link_ends_a_flow() {
     assert!(took.abs_diff(8 * 131_072) < 20_000, "{took}");
     assert_eq!(failures[0].why, "no answer, after all retries");
 }
+
+/// A sender whose own port is down sends nothing, and goes on when it is up again, if its retries last as long.
+#[test]
+fn a_port_that_comes_back_is_used_again() {
+    let stream = Stream::new(vec![(HostId(0), HostId(1))], messages(1_000_000, 8, Some(40)));
+    let spec = RoceSpec { qps: 4, ..nic_for_losses(100) };
+    let mut world = World::new(clos(1, 2, 100, None, Some(pfc())), spec, 7, vec![Box::new(stream)]);
+    world.run_until(100_000);
+    let ends = (Node::Host(0), Node::T0 { plane: 0, number: 0 });
+    assert!(world.clos.set_cable(world.sim.net_mut(), ends, false, true));
+    let sent = world.total(|host| host.sent);
+    world.run_until(600_000);
+    assert_eq!(world.total(|host| host.sent), sent);
+    assert!(world.clos.set_cable(world.sim.net_mut(), ends, true, true));
+    world.run_until(10_000_000);
+    assert!(world.sim.is_done());
+    assert_eq!(world.total(|host| host.placed_bytes), 40_000_000);
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use spindrift_fabric::workload::{AllToAll, RingAllReduce, Stream};
-use spindrift_fabric::{HostId, PacketEvent};
+use spindrift_fabric::{ClosSpec, HostId, PacketEvent};
 use spindrift_roce::{Profile, RoceSpec};
 use spindrift_srv6::Node;
 
@@ -60,6 +60,17 @@ fn a_queue_pair_keeps_its_path_and_several_spread() {
         println!("{qps} queue pairs use {used} of 8 paths");
         assert!(paths.contains(&used), "{used}");
     }
+}
+
+/// The queue pairs of a flow take the planes in turn.
+#[test]
+fn queue_pairs_use_all_planes() {
+    let fabric = ClosSpec { planes: 2, ..clos(1, 2, 100, None, Some(pfc())) };
+    let spec = RoceSpec { qps: 2, ..nic(100, None) };
+    let mut world = World::new(fabric, spec, 1, vec![endless([(0, 1)])]);
+    world.run_until(1_000_000);
+    let rate = world.rates(0, 500_000, 1_000_000)[0];
+    assert!(rate > 0.95 * 2.0 * line(100), "{rate}");
 }
 
 /// Figure 20a: of eight flows over four links each, some meet and have a half or a third; with PFC or DCQCN alike.
