@@ -257,7 +257,8 @@ fn too_few_others_release_the_list_for_the_hold_time() {
     paths.on_timer(began.after(3 * S));
     assert_eq!(listed.map(|id| state(&paths, id)), [EvState::Denied; 2]);
     assert!(!paths.deny_list_status().unwrap().released);
-    // The same again: the hold time is longer.
+    // The same again, with another list: the hold time is longer.
+    deny_ids(&mut paths, &listed[..1]);
     let now = began.after(3 * S);
     lose(&mut paths, 2..6, now);
     assert!(paths.deny_list_status().unwrap().released);

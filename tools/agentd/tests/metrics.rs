@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use spindrift_agentd::metrics;
-use spindrift_agentd::snapshot::{FindingReport, Link, Part, Rtt, Snapshot, Store};
+use spindrift_agentd::snapshot::{DeniedReport, DenyReport, FindingReport, Link, Part, Rtt, Snapshot, Store};
 
 const PREFIX: &str = "spindrift_agent_";
 
@@ -37,7 +37,16 @@ fn text() -> String {
     let finding =
         FindingReport { components: vec![part], fault: "down".to_owned(), ..FindingReport::default() };
     let store = Some(Store { agents: 3, error: None });
-    metrics::text(&Snapshot { links: vec![link], findings: vec![finding], store, ..Snapshot::default() })
+    let denied =
+        vec![DeniedReport { component: "link p0-t0-0:p0-t1-0".to_owned(), ..DeniedReport::default() }];
+    let deny = Some(DenyReport { denied, ..DenyReport::default() });
+    metrics::text(&Snapshot {
+        links: vec![link],
+        findings: vec![finding],
+        store,
+        deny,
+        ..Snapshot::default()
+    })
 }
 
 /// The names of metrics and their labels.

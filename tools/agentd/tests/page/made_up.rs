@@ -10,7 +10,9 @@ use spindrift_agentd::layout::Layout;
 use spindrift_agentd::levels;
 use spindrift_agentd::published::{Published, Source};
 use spindrift_agentd::runner::Event;
-use spindrift_agentd::snapshot::{FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition};
+use spindrift_agentd::snapshot::{
+    DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition,
+};
 use spindrift_agentd::token::Token;
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
@@ -125,6 +127,16 @@ impl MadeUp {
             interval_ns: 1_000_000,
             probes: Probes { sent: 123_456, returned: 123_000, lost: 456, ..Probes::default() },
             store: store.map(|_| Store { agents, error }),
+            deny: findings.first().map(|finding| DenyReport {
+                denied: vec![DeniedReport {
+                    component: finding.text.clone(),
+                    rules: vec!["plane 1".to_owned()],
+                    since: finding.since,
+                }],
+                processes: 2,
+                errors: vec!["process 7: it does not reply".to_owned()],
+                ..DenyReport::default()
+            }),
             planes: vec![Plane { interface: "eth0".to_owned(), ..Plane::default() }],
             links: vec![self.own_link()],
             findings,
