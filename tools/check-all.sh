@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that takes longer than those of tools/test.sh, which runs first: slow tests, many seeds, the default build, sanitizers, a
-# model checker. Takes 21 to 32 minutes on two cores, tools/test.sh included. Non-interactive.
+# model checker. Takes 17 to 28 minutes on two cores, tools/test.sh included. Non-interactive.
 #
 # Settings, all optional:
 #   SPINDRIFT_SEEDS=N       how many fixed seeds each property run tries
