@@ -1,5 +1,6 @@
 //! A headless Chromium, spoken to over a pipe by the protocol of its developer tools.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -44,7 +45,9 @@ impl Browser {
                       --disable-background-networking --disable-component-update --disable-sync \
                       --remote-debugging-pipe --user-data-dir=\"$0\" about:blank 3<&0 4>&1 0</dev/null 1>/dev/null";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).arg(&folder).env("HOME", &folder);
+        // A browser that is killed leaves files in the folder for such.
+        fs::create_dir_all(&folder).unwrap();
+        command.args(["-c", script]).arg(&folder).env("HOME", &folder).env("TMPDIR", &folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
         let (to, from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
