@@ -93,6 +93,23 @@ impl Flow {
         self.net.pump(WRITER);
     }
 
+    /// Posts requests of `len` bytes until `until`, at most `depth` at a time; the longest time without a completion, ns.
+    pub(crate) fn stream_until(&mut self, len: u32, depth: u64, until: Time) -> u64 {
+        let (mut last, mut stall_ns) = (self.net.now, 0);
+        let mut posted = 0;
+        while self.net.now < until {
+            self.post(len);
+            posted += 1;
+            if posted >= depth {
+                self.finish_all_but(depth - 1);
+                stall_ns = stall_ns.max(self.net.now.since(last));
+                last = self.net.now;
+            }
+        }
+        self.finish_all_but(0);
+        stall_ns.max(self.net.now.since(last))
+    }
+
     /// Lets the network run until all but `left` of the writes posted are complete, in order and without error.
     pub(crate) fn finish_all_but(&mut self, left: u64) {
         let (mut completed, posted) = (self.completed, self.posted);

@@ -41,19 +41,7 @@ fn dead(planes: PlaneSet, from: u64, to: Time, sender: Option<usize>) -> Vec<Out
 
 /// Runs the stream until `until`; the longest time without a completion, ns.
 fn stream(flow: &mut Flow, until: u64) -> u64 {
-    let (mut last, mut stall_ns) = (flow.net.now, 0);
-    let mut posted = 0;
-    while flow.net.now < Time(until) {
-        flow.post(LEN);
-        posted += 1;
-        if posted >= DEPTH {
-            flow.finish_all_but(DEPTH - 1);
-            stall_ns = stall_ns.max(flow.net.now.since(last));
-            last = flow.net.now;
-        }
-    }
-    flow.finish_all_but(0);
-    stall_ns.max(flow.net.now.since(last))
+    flow.stream_until(LEN, DEPTH, Time(until))
 }
 
 fn roles(flow: &mut Flow, node: usize) -> RoleStatus {
