@@ -19,12 +19,19 @@ fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
 }
 
 /// A socket that sends IPv6 packets with the headers of the caller, by this interface.
+///
+/// A raw socket learns of a packet that the interface's queue dropped only if it asks for errors. ICMPv6 errors about its packets do not reach
+/// it, since its protocol is not theirs.
 pub(super) fn sender(interface: &str) -> io::Result<OwnedFd> {
     let socket = socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
     let len = interface.len() as libc::socklen_t;
     // SAFETY: the pointer is to live bytes of the length given.
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, interface.as_ptr().cast(), len) })?;
+    let (on, len) = (1 as c_int, size_of::<c_int>() as libc::socklen_t);
+    let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
+    // SAFETY: the pointer is to a live integer of the length given.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len) })?;
     Ok(socket)
 }
 

@@ -117,3 +117,26 @@ fn packets_for_the_inner_address_pass_and_no_others() {
         "fd98::2 is not an address of this host; add it with `ip address add fd98::2/128 dev INTERFACE`"
     );
 }
+
+/// The queue of the interface is full: the sender is told, so that nobody takes the packet for one that the network lost.
+#[test]
+fn a_full_queue_is_told() {
+    let Some(net) = Namespaces::new(1511) else {
+        eprintln!("SKIPPED: needs root, iproute2 and network namespaces");
+        return;
+    };
+    let open = || TunnelSocket::open(address(OUTER[0]), address(INNER[0]), PORT);
+    let socket = within(&net.names[0], open).unwrap();
+    let (to, inner) = (address(OUTER[1]), address(INNER[1]));
+    let packet = packet(to, inner, [41, 17], 1);
+    // The neighbour is known, so that nothing waits for it.
+    assert!(ip(&format!("-n {} neighbour replace {to} lladdr 02:00:00:00:00:01 dev sdva", net.names[0])));
+    let tc = ["-n", &net.names[0], "qdisc", "replace", "dev", "sdva", "root", "tbf", "rate", "8kbit"];
+    let tc = [&tc[..], &["burst", "2000", "limit", "1500"]].concat();
+    assert!(std::process::Command::new("tc").args(tc).status().unwrap().success());
+    let sent: Vec<_> = (0..100).map(|_| socket.send(&packet, to)).collect();
+    assert!(sent[0].is_ok());
+    let full = sent.iter().filter_map(|sent| sent.as_ref().err()).collect::<Vec<_>>();
+    assert!(full.len() > 50, "{}", full.len());
+    assert!(full.iter().all(|error| error.raw_os_error() == Some(libc::ENOBUFS)), "{full:?}");
+}

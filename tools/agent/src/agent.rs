@@ -101,6 +101,11 @@ impl Agent {
         Ok(outcome)
     }
 
+    /// A probe was not sent, since the host's own queue was full: see [`Prober::on_unsent`].
+    pub fn on_unsent(&mut self, probe: &Probe) {
+        self.prober.on_unsent(probe.payload.seq);
+    }
+
     /// Counts the next probe whose time is over; `false` if there is none. Call it again until then.
     pub fn on_timeout(&mut self, now_ns: u64) -> bool {
         let Some(outcome) = self.prober.on_timeout(now_ns) else { return false };

@@ -125,7 +125,7 @@ pub struct ProbeCounters {
     pub rx_returned: u64,
     /// Probes that did not.
     pub lost: u64,
-    /// Probes of which nothing can be said, because the agent was not called while they were in flight.
+    /// Probes of which nothing can be said: the agent was not called while they were in flight, or the host's own queue was full.
     pub void: u64,
     /// Probes that were never sent, because the agent was called too late.
     pub skipped: u64,
@@ -304,6 +304,16 @@ impl Prober {
         self.sent.push_back(Sent { path: number, nonce, at_ns: self.now_ns, state: State::InFlight });
         self.counters.tx_probes += 1;
         Some(Probe { path: number, payload: Payload { path, run: self.run, seq, nonce } })
+    }
+
+    /// A probe was not sent, since the host's own queue was full. That is no news of the fabric, so nothing is known of the probe. (One that a link
+    /// without carrier did not take is lost: say nothing.)
+    pub fn on_unsent(&mut self, seq: u64) {
+        if let Some(sent) = self.sent_mut(seq).filter(|sent| sent.state == State::InFlight) {
+            sent.state = State::Void;
+            self.counters.void += 1;
+            self.pass_decided();
+        }
     }
 
     /// A packet came in on the port of a plane, at the agent's address; `payload` is that of its UDP datagram. Pass on what has arrived before

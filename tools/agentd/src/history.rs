@@ -263,7 +263,7 @@ impl Episodes {
         let (finding, until) = match event {
             Event::Opened(finding) | Event::Changed(finding, _) => (finding, None),
             Event::Closed(finding, at) => (finding, Some(*at)),
-            Event::Decided(_) => return,
+            Event::Decided(_) | Event::Counted(_) => return,
         };
         let is_same = |episode: &&mut Episode| {
             episode.until.is_none() && episode.finding.components == finding.components

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spindrift_agent::policy::{Decision, Deny, Policy};
 use spindrift_agent::{
     Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, PAYLOAD_LEN,
-    ProbeCounters, View, probe_address,
+    ProbeCounters, View, Window, probe_address,
 };
 use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
@@ -20,7 +20,8 @@ use crate::deny::{Messenger, Told, rules};
 use crate::frame::{self, Template};
 use crate::published::{Published, Source};
 use crate::snapshot::{
-    DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Scene, Snapshot, Store,
+    CountReport, DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, PlaneCount, Probes,
+    Scene, Snapshot, Store,
 };
 
 /// How often faults are located.
@@ -65,6 +66,8 @@ pub enum Event {
     Closed(FindingReport, f64),
     /// The transports of this host avoid a component from now on, or no longer.
     Decided(DecisionReport),
+    /// What became of the latest probes, for whoever [asks](Runner::tell_counts).
+    Counted(CountReport),
 }
 
 impl Event {
@@ -73,6 +76,9 @@ impl Event {
         let (event, time, finding) = match self {
             Self::Decided(decision) => {
                 return serde_json::json!({ "event": decision.what, "time": decision.time, "denied": decision.entry, "dry_run": decision.dry_run });
+            }
+            Self::Counted(CountReport { time, planes }) => {
+                return serde_json::json!({ "event": "counts", "time": time, "planes": planes });
             }
             Self::Opened(finding) => ("fault", finding.since, finding),
             Self::Changed(finding, at) => ("changed", *at, finding),
@@ -125,6 +131,7 @@ pub struct Runner {
     denier: Option<Denier>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
+    counts: bool,
     published: Arc<Published>,
 }
 
@@ -173,6 +180,7 @@ impl Runner {
             cluster: None,
             denier: None,
             told: BTreeMap::new(),
+            counts: false,
             published: Arc::default(),
         };
         runner.publish(0);
@@ -187,6 +195,11 @@ impl Runner {
     /// Tells the transports of this host what to avoid from now on.
     pub fn deny(&mut self, policy: Policy, messenger: Messenger) {
         self.denier = Some(Denier { policy, messenger, denied: Vec::new() });
+    }
+
+    /// Tells 20 times a second what became of the probes of 50 ms, from now on.
+    pub fn tell_counts(&mut self) {
+        self.counts = true;
     }
 
     /// The agent.
@@ -234,6 +247,9 @@ impl Runner {
                     }
                     self.published.note(&event);
                     tell(event);
+                }
+                if self.counts {
+                    tell(Event::Counted(self.counted(now_ns)));
                 }
             }
             if now_ns >= publish_at {
@@ -327,6 +343,21 @@ impl Runner {
         reports.into_iter().map(Event::Decided).collect()
     }
 
+    /// The probes of the latest 50 ms whose end is known.
+    fn counted(&self, now_ns: u64) -> CountReport {
+        let (plan, recorder) = (self.agent.plan(), self.agent.recorder());
+        let mut planes = vec![PlaneCount::default(); self.ports.len()];
+        for (path, route) in plan.routes().enumerate() {
+            let count = recorder.count(path, Window::Fast, now_ns).unwrap_or_default();
+            if let Some(plane) = planes.get_mut(usize::from(route.plane)) {
+                plane.sent += u64::from(count.sent);
+                plane.lost += u64::from(count.lost);
+            }
+        }
+        let timeout_ns = self.agent.prober().settings().timeout_ns;
+        CountReport { time: self.scene().time(now_ns.saturating_sub(timeout_ns)), planes }
+    }
+
     fn receive(&mut self) {
         let mut buffer = [0; PACKET];
         for (plane, port) in (0..).zip(&self.ports) {
@@ -345,9 +376,12 @@ impl Runner {
             let plane = self.agent.plan().route(probe.path).map(|route| route.plane);
             let port = plane.and_then(|plane| self.ports.get(usize::from(plane)));
             let Some((port, template)) = port.zip(self.templates.get(probe.path)) else { continue };
-            // It is lost then: a port without carrier takes none.
+            // It is lost then, since a port without carrier takes none; but not if the transport has filled the queue.
             if let Err(error) = port.socket.send(&template.packet(probe.payload), template.to()) {
                 self.unsent += 1;
+                if is_queue_full(&error) {
+                    self.agent.on_unsent(&probe);
+                }
                 if self.send_error.is_none() {
                     self.send_error = Some(format!("{}: {error}", port.socket.interface()));
                 }
@@ -404,6 +438,12 @@ impl Runner {
             findings: self.agent.locator().findings().iter().map(|finding| scene.finding(finding)).collect(),
         });
     }
+}
+
+/// A packet was not sent since the queue of the interface or of the socket was full.
+fn is_queue_full(error: &io::Error) -> bool {
+    let full = [rustix::io::Errno::NOBUFS, rustix::io::Errno::AGAIN, rustix::io::Errno::NOMEM];
+    full.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Seconds since 1970.

@@ -84,6 +84,24 @@ pub struct DecisionReport {
     pub dry_run: bool,
 }
 
+/// What became of the probes of 50 ms.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CountReport {
+    /// The end of that time. Later probes may still be in flight.
+    pub time: f64,
+    /// The probes of each plane.
+    pub planes: Vec<PlaneCount>,
+}
+
+/// Probes of a plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlaneCount {
+    /// Sent.
+    pub sent: u64,
+    /// Lost.
+    pub lost: u64,
+}
+
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probes {
@@ -93,7 +111,7 @@ pub struct Probes {
     pub returned: u64,
     /// Did not.
     pub lost: u64,
-    /// Nothing is known of them, since the agent did not run while they were in flight.
+    /// Nothing is known of them, since the agent did not run while they were in flight, or the host's own queue was full.
     pub void: u64,
     /// Not sent, since the agent came too late.
     pub skipped: u64,

@@ -137,6 +137,9 @@ struct RunArgs {
     /// Print one JSON object per line instead of text
     #[arg(long)]
     json: bool,
+    /// Also print 20 times a second how many probes of 50 ms were lost in each plane
+    #[arg(long, requires = "json")]
+    counts: bool,
 }
 
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
@@ -210,6 +213,9 @@ fn probe(args: &RunArgs) -> Result<()> {
         }
         error => error.into(),
     })?;
+    if args.counts {
+        runner.tell_counts();
+    }
     if let Some(cluster) = cluster {
         runner.join(cluster);
     }
@@ -235,7 +241,7 @@ fn probe(args: &RunArgs) -> Result<()> {
 }
 
 /// The policy of a file.
-fn policy(path: &Path, host: u16) -> Result<Policy> {
+pub(crate) fn policy(path: &Path, host: u16) -> Result<Policy> {
     let file = TomlFile::read(path, "policy")?;
     let settings: PolicySettings = file.parse()?;
     Policy::new(host, settings).map_err(|error| {
@@ -351,7 +357,7 @@ fn time(seconds: f64) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-fn names(parts: &[Part]) -> String {
+pub(crate) fn names(parts: &[Part]) -> String {
     let names = parts.iter().map(|part| format!("{} {}", part.kind, part.name));
     names.collect::<Vec<_>>().join(" or ")
 }
@@ -366,6 +372,8 @@ fn event_text(event: &Event) -> String {
             format!("{}  HEALED  {}, after {lasted}", time(*at), names(&finding.components))
         }
         Event::Decided(decision) => decision_text(decision),
+        // These are printed as JSON alone.
+        Event::Counted(_) => String::new(),
     }
 }
 

@@ -393,6 +393,56 @@ fn what_goes_wrong_is_told() {
     assert_eq!(lab.left(), there);
 }
 
+/// The agent of a host names what is at fault there. One of two flows leaves the plane out, which follows it.
+#[test]
+#[ignore = "slow: tools/check-all.sh"]
+fn agents_say_what_is_at_fault_and_flows_follow() {
+    let Some(lab) = Lab::new("agents") else { return };
+    let folder = Folder::new("lab-run-agents");
+    let policy = folder.0.join("policy.toml");
+    fs::write(&policy, "allow_after_ms = 60_000\n").unwrap();
+    let flow = "udp_options = [\"--no-gso\"]\nclient_options = [\"-q\", \"2\"]\n";
+    let rest = format!(
+        "[agents]\nhosts = [\"h1\"]\npolicy = {policy:?}\noptions = [\"--interval\", \"5ms\", \"--timeout\", \"200ms\"]\n\
+         [[flow]]\nfrom = \"h1\"\nto = \"h3\"\n{flow}\
+         [[flow]]\nfrom = \"h1\"\nto = \"h4\"\nfollow_agents = false\n{flow}\
+         [[fault]]\nat = \"1s\"\nwhere = \"h1:p1-t0-0\"\naction = \"loss=60%\"\n"
+    );
+    let path = folder.scenario("two-plane.toml", "duration = \"9s\"\nlink_rate = \"20M\"", &rest);
+    let (summary, error, status) = lab.run_scenario(&path, &folder.results());
+    assert_eq!(status, Some(0), "{error}");
+    let result = folder.result();
+    assert_eq!(result["agents"][0]["host"], "h1");
+    let events = result["agents"][0]["events"].as_array().unwrap();
+    let of = |kind: &str| {
+        let event =
+            events.iter().find(|event| event["event"] == kind).unwrap_or_else(|| panic!("{events:?}"));
+        (event["at_ms"].as_f64().unwrap(), event["what"].as_str().unwrap())
+    };
+    let (fault, denied) = (of("fault"), of("denied"));
+    assert!(fault.1.starts_with("link h1:p1-t0-0 or switch p1-t0-0: "), "{fault:?}");
+    assert_eq!(denied.1, "plane 1 of this host");
+    assert!(1_000.0 < fault.0 && fault.0 <= denied.0, "{fault:?} {denied:?}");
+    assert!(
+        summary.contains("What the agents found:") && summary.contains("plane 1 of this host"),
+        "{summary}"
+    );
+    let svg = folder.read("figure.svg");
+    assert!(svg.contains("agent of h1: denied") && svg.contains("probes of h1 lost, %"));
+    // The states of entropy values that each flow's samples end with.
+    let rows = folder.table("samples.csv");
+    let last = |flow: &str| rows.iter().rfind(|row| cell(row, "flow") == flow).unwrap();
+    assert!(number(last("h1-h3"), "p1_denied") > 0.0 && number(last("h1-h3"), "p0_denied") == 0.0);
+    assert!(number(last("h1-h4"), "p1_denied") == 0.0);
+    // One that cannot run ends the scenario.
+    let rest = rest.replace("5ms", "1ns");
+    let path = folder.scenario("two-plane.toml", "duration = \"2s\"", &rest);
+    let (_, error, status) = lab.run_scenario(&path, &folder.results());
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("the agent on h1 failed") && error.contains("interval"), "{error}");
+    assert_eq!(lab.left(), [""; 0]);
+}
+
 /// Ctrl-C in the midst of it.
 #[test]
 #[ignore = "slow: tools/check-all.sh"]

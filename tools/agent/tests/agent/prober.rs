@@ -69,6 +69,25 @@ fn probes_are_even_in_time_and_each_path_has_its_turn() {
     }
 }
 
+/// A probe that the host's own queue did not take is neither lost nor back, and holds up no other.
+#[test]
+fn a_probe_that_was_not_sent_says_nothing() {
+    let mut prober = prober();
+    let (_, unsent) = first(&mut prober);
+    let (sent_ns, lost) = first(&mut prober);
+    prober.on_unsent(unsent.payload.seq);
+    assert_eq!((prober.in_flight(), prober.counters().void), (1, 1));
+    // Once, and only while it is in flight.
+    prober.on_unsent(unsent.payload.seq);
+    prober.on_unsent(lost.payload.seq + 9);
+    assert_eq!((prober.in_flight(), prober.counters().void), (1, 1));
+    let late = prober.on_return(sent_ns, plane_of(&unsent), &unsent.payload.to_bytes());
+    assert_eq!(late, Err(Refused::Late));
+    drive(&mut prober, sent_ns + ProbeSettings::default().timeout_ns + 1);
+    prober.on_unsent(lost.payload.seq);
+    assert_eq!((prober.counters().lost, prober.counters().void), (1, 1));
+}
+
 /// With four probes each interval, two are of the T0 switches, and the six paths above take turns: three intervals.
 #[test]
 fn paths_above_take_turns_if_there_are_too_many() {

@@ -75,6 +75,7 @@ pub(crate) const DOWN: &str = "#bbbbbb";
 pub(crate) const FAULT: &str = "#c1272d";
 pub(crate) const REPAIR: &str = "#2e8b57";
 pub(crate) const FLOW: &str = "#555555";
+pub(crate) const AGENT: &str = "#6a3d9a";
 
 /// A picture in SVG.
 pub(crate) struct Picture(String);

@@ -11,6 +11,11 @@ pub(crate) fn lines_of(panel: &Panel) -> Vec<Drawn<'_>> {
     lines.iter().map(|line| (line.key.name.as_str(), line.key.color, line.points.clone())).collect()
 }
 
+/// Whether a text is in it.
+pub(crate) fn has(picture: &Picture, text: &str) -> bool {
+    picture.0.contains(text)
+}
+
 /// Checks a picture: it is well-formed, all of it is inside its borders, no two texts overlap, and it has these texts.
 pub(crate) fn assert_drawn(picture: &Picture, parts: &[&str]) {
     let elements = parse(&picture.0);

@@ -1,8 +1,10 @@
 //! `spindrift lab run`: a scenario from its file to its summary.
 
+mod agents;
 mod capacity;
 mod figure;
 mod outcome;
+mod process;
 mod record;
 mod recovery;
 mod report;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
+use self::agents::{ControlFolder, Running};
 use self::outcome::{Outcome, Run};
 use self::scenario::Scenario;
 use self::traffic::{Begin, Ended, Files, Stage};
@@ -71,8 +74,18 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     fs::write(&topology, file.text()).with_context(|| format!("cannot write {}", topology.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let check = || stop.check();
-    let stage =
-        Stage { scenario: &scenario, plan: &plan, ip: &ip, program, topology, folder: &raw, check: &check };
+    let denies = scenario.agents.as_ref().is_some_and(|agents| agents.policy.is_some());
+    let control = denies.then(|| ControlFolder::make(name)).transpose()?;
+    let stage = Stage {
+        scenario: &scenario,
+        plan: &plan,
+        ip: &ip,
+        program,
+        topology,
+        folder: &raw,
+        control,
+        check: &check,
+    };
     let faults = Faults::open(Lab::open(name), &plan, &ip);
     let played = faults.and_then(|faults| play(&stage, &faults, &stop));
     let removed = lab.remove(&ip);
@@ -99,6 +112,7 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
     if let Some(fault) = scenario.link_rate {
         faults.change(|set| scenario.fabric.links().for_each(|link| set.add("", link, fault)))?;
     }
+    let agents = Running::start(stage)?;
     let names = names(scenario);
     let begin = Begin::default();
     let happened = Mutex::new(Vec::<Happened>::new());
@@ -117,7 +131,8 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
             if begin.has_failed() {
                 return Err(Ended.into());
             }
-            stop.check()
+            stop.check()?;
+            agents.check()
         };
         let played = begin_all(stage, &names, &begin, &check).and_then(|(start, start_ns)| {
             let mut told = |happened_now: &Happened| {
@@ -153,8 +168,9 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
         let (start, start_ns) = start.context("the scenario did not start")?;
         let files = names.iter().map(|name| Files::of(stage.folder, name)).collect();
         let happened = happened.into_inner().unwrap_or_default();
-        Ok(Run { start, start_ns, names: names.clone(), files, said, happened })
+        Ok(Run { start, start_ns, names: names.clone(), files, said, happened, agents: Vec::new() })
     })
+    .and_then(|run| Ok(Run { agents: agents.end(run.start_ns)?, ..run }))
 }
 
 /// Waits until all flows that begin at once are under way: that is when the scenario starts. The time is also told in nanoseconds since 1970.

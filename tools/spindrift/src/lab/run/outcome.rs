@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use spindrift_srv6::Node;
 
+use super::agents::AgentLog;
 use super::capacity::capacity;
 use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
@@ -32,6 +33,7 @@ pub(super) struct Run {
     pub(super) files: Vec<Files>,
     pub(super) said: Vec<Said>,
     pub(super) happened: Vec<Happened>,
+    pub(super) agents: Vec<AgentLog>,
 }
 
 /// What is known of it.
@@ -39,12 +41,15 @@ pub(super) struct Run {
 pub(super) struct Outcome {
     pub(super) flows: Vec<FlowOutcome>,
     pub(super) events: Vec<EventOutcome>,
+    pub(super) agents: Vec<AgentLog>,
 }
 
 /// A flow.
 #[derive(Debug)]
 pub(super) struct FlowOutcome {
     pub(super) name: String,
+    /// The hosts that payload comes from and goes to.
+    pub(super) hosts: [String; 2],
     pub(super) start_ms: f64,
     pub(super) sender: Side,
     pub(super) receiver: Side,
@@ -127,8 +132,10 @@ impl Outcome {
             let baseline_bps = arrivals.mean_bps((start_ms + SETTLED_MS) as usize..quiet_until as usize);
             let qp_errors =
                 [&sender, &receiver].map(|side| side.samples.last().map_or(0, |last| last.qp_errors));
+            let hosts = [flow.from, flow.to].map(|host| scenario.fabric.name(Node::Host(host)));
             flows.push(FlowOutcome {
                 name,
+                hosts,
                 start_ms,
                 sender,
                 receiver,
@@ -141,7 +148,7 @@ impl Outcome {
             });
         }
         let events = events(scenario, run.start, &run.happened, &flows);
-        Ok(Self { flows, events })
+        Ok(Self { flows, events, agents: run.agents })
     }
 
     /// An error if anything was not as it must be. Goals are no part of it: a busy machine misses them.

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value as Json, json};
 
+use super::agents::AgentEvent;
 use super::figure;
 use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
@@ -135,6 +136,7 @@ fn object(scenario: &Scenario, outcome: &Outcome) -> Json {
         "port": scenario.port.name,
         "flows": outcome.flows.iter().map(flow).collect::<Vec<_>>(),
         "events": outcome.events,
+        "agents": outcome.agents,
     })
 }
 
@@ -170,9 +172,18 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
             count(messages, of_scenario.operation.word())
         );
     }
-    if outcome.events.is_empty() {
-        return page;
+    if !outcome.events.is_empty() {
+        page += &events(outcome);
     }
+    if !outcome.agents.is_empty() {
+        page += &agents(outcome);
+    }
+    page
+}
+
+/// What happened, and what it did to each flow.
+fn events(outcome: &Outcome) -> String {
+    let mut page = String::new();
     let _ = writeln!(
         page,
         "\nRecovered: at {:.0} % of the possible rate, in ms after the lab began to change. Rates in Gb/s.\n",
@@ -189,6 +200,25 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
         }
     }
     page + &table(&rows)
+}
+
+/// What the agents said, and how long after the last event.
+fn agents(outcome: &Outcome) -> String {
+    let mut all: Vec<_> =
+        outcome.agents.iter().flat_map(|log| log.events.iter().map(|event| (&log.host, event))).collect();
+    if all.is_empty() {
+        return "\nThe agents found no fault.\n".to_owned();
+    }
+    all.sort_by(|(_, one), (_, other)| one.at_ms.total_cmp(&other.at_ms));
+    let head = ["at s", "ms after the last event", "agent of", "", "what"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for (host, AgentEvent { at_ms, event, what }) in all {
+        let before = outcome.events.iter().map(|event| event.at_ms).take_while(|before| before <= at_ms);
+        let after = before.last().map_or_else(|| "-".to_owned(), |before| format!("{:.0}", at_ms - before));
+        let at = format!("{:.3}", at_ms / 1e3);
+        rows.push(vec![at, after, host.clone(), event.clone(), what.clone()]);
+    }
+    format!("\nWhat the agents found:\n\n{}", table(&rows))
 }
 
 fn row(event: &EventOutcome, effect: &Effect, first: bool, goal_ms: Option<f64>) -> Vec<String> {

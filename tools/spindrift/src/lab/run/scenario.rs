@@ -8,6 +8,7 @@ use serde::Deserialize;
 use spindrift::path::PlaneSet;
 use spindrift_srv6::{Fabric, Node};
 
+use crate::agent;
 use crate::config::FallbackName;
 use crate::driver::{self, Driver, Kernel, UDP};
 use crate::lab::fault::{Action, Dir, LinkFault};
@@ -38,8 +39,19 @@ pub(super) struct Scenario {
     pub(super) switch: SwitchKind,
     /// The kind of the hosts' ports.
     pub(super) port: &'static Driver,
+    pub(super) agents: Option<Agents>,
     pub(super) flows: Vec<Flow>,
     pub(super) entries: Vec<Entry>,
+}
+
+/// Agents on hosts of the lab, and what they do with what they find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Agents {
+    pub(super) hosts: Vec<u16>,
+    /// The file of the policy by which processes of the host avoid what is at fault.
+    pub(super) policy: Option<PathBuf>,
+    /// More options of `agent run`.
+    pub(super) options: Vec<String>,
 }
 
 /// What a flow consists of. Its payload goes `from` one host `to` another in any case.
@@ -86,6 +98,8 @@ pub(super) struct Flow {
     pub(super) start: Duration,
     /// It goes back where another one goes.
     pub(super) back: bool,
+    /// Its processes avoid what the agents of their hosts deny.
+    pub(super) follow_agents: bool,
     /// Options of the command for both sides, for both over kernel sockets alone, for the client and for the server.
     pub(super) options: Vec<String>,
     pub(super) udp_options: Vec<String>,
@@ -99,6 +113,7 @@ struct File {
     /// `[experiment]` is the former name, accepted for one version.
     #[serde(alias = "experiment")]
     scenario: ScenarioTable,
+    agents: Option<AgentsTable>,
     #[serde(default)]
     flow: Vec<FlowTable>,
     #[serde(default)]
@@ -118,6 +133,14 @@ struct ScenarioTable {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+struct AgentsTable {
+    hosts: Option<Vec<String>>,
+    policy: Option<PathBuf>,
+    options: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct FlowTable {
     operation: FlowOperation,
     from: Option<String>,
@@ -126,6 +149,7 @@ struct FlowTable {
     fallback: FallbackName,
     both: Option<bool>,
     start: Option<String>,
+    follow_agents: Option<bool>,
     options: Vec<String>,
     udp_options: Vec<String>,
     client_options: Vec<String>,
@@ -136,11 +160,12 @@ impl Scenario {
     /// Reads a scenario and all that it names.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = TomlFile::read(path, "scenario")?.renamed("scenario", "experiment");
-        let File { scenario, flow, fault } = file.parse()?;
+        let File { scenario, agents, flow, fault } = file.parse()?;
         let reader = Reader { file: &file };
         let title = file.needed("scenario", "title", scenario.title.as_ref())?.clone();
         let topology = file.needed("scenario", "topology", scenario.topology.as_ref())?;
-        let topology = path.parent().unwrap_or(Path::new("")).join(topology);
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let topology = folder.join(topology);
         let topology = TomlFile::read(&topology, "topology")
             .map_err(|why| file.wrong("scenario", "topology", &format!("{why:#}")))?;
         let fabric = small_fabric(&topology)?;
@@ -150,11 +175,17 @@ impl Scenario {
             return Err(file.wrong("scenario", "duration", &format!("give {:?} or more", 2 * QUIET)));
         }
         let link_rate = scenario.link_rate.map(|text| reader.rate(&text)).transpose()?;
+        let agents = agents.map(|table| reader.agents(&fabric, folder, table)).transpose()?;
         if flow.is_empty() {
             return Err(usage(format!("{}: there is no [[flow]] in it", file.name())));
         }
         let mut flows = Vec::new();
         for (number, table) in flow.into_iter().enumerate() {
+            let denies = agents.as_ref().is_some_and(|agents| agents.policy.is_some());
+            if table.follow_agents.is_some() && !denies {
+                let why = "there is no policy in [agents] to follow";
+                return Err(file.wrong(&format!("flow.{number}"), "follow_agents", why));
+            }
             flows.extend(reader.flow(&fabric, duration, number, table)?);
         }
         let entries = schedule::entries(&file, &fabric, &fault)?;
@@ -170,7 +201,20 @@ impl Scenario {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let switch = scenario.switch.map_or_else(|| topology::switch(&topology), Ok)?;
         let port = scenario.port.unwrap_or(UDP);
-        Ok(Self { name, file, title, topology, fabric, duration, link_rate, switch, port, flows, entries })
+        Ok(Self {
+            name,
+            file,
+            title,
+            topology,
+            fabric,
+            duration,
+            link_rate,
+            switch,
+            port,
+            agents,
+            flows,
+            entries,
+        })
     }
 }
 
@@ -270,6 +314,35 @@ impl Reader<'_> {
         Err(self.file.wrong("scenario", "link_rate", &why))
     }
 
+    /// The agents of a table: on all hosts, or on those that it names.
+    fn agents(&self, fabric: &Fabric, folder: &Path, table: AgentsTable) -> Result<Agents> {
+        let wrong = |key: &str, why: &str| self.file.wrong("agents", key, why);
+        let number = |name: &String| {
+            fabric.host(name).ok_or_else(|| wrong("hosts", &format!("there is no host \"{name}\"")))
+        };
+        let hosts = match &table.hosts {
+            Some(names) => names.iter().map(number).collect::<Result<Vec<_>>>()?,
+            None => (0..fabric.hosts().len() as u16).collect(),
+        };
+        if hosts.is_empty() {
+            return Err(wrong("hosts", "name a host, or leave the key out for agents on all hosts"));
+        }
+        if let Some((_, name)) = hosts
+            .iter()
+            .enumerate()
+            .find(|(place, host)| hosts.get(..*place).is_some_and(|before| before.contains(host)))
+        {
+            let name = fabric.name(Node::Host(*name));
+            return Err(wrong("hosts", &format!("{name} is named twice; a host has one agent")));
+        }
+        let policy = table.policy.map(|policy| folder.join(policy));
+        for host in &hosts {
+            let policy = policy.as_ref().map(|path| agent::policy(path, *host));
+            policy.transpose().map_err(|why| wrong("policy", &format!("{why:#}")))?;
+        }
+        Ok(Agents { hosts, policy, options: table.options })
+    }
+
     /// The flow of a table, or two, one each way.
     fn flow(&self, fabric: &Fabric, whole: Duration, number: usize, table: FlowTable) -> Result<Vec<Flow>> {
         let place = format!("flow.{number}");
@@ -312,6 +385,7 @@ impl Reader<'_> {
             fallback,
             start,
             back: false,
+            follow_agents: table.follow_agents.unwrap_or(true),
             options,
             udp_options,
             client_options,
@@ -399,6 +473,7 @@ mod tests {
                 fallback,
                 start,
                 back,
+                follow_agents: true,
                 options,
                 udp_options,
                 client_options,
@@ -411,6 +486,22 @@ mod tests {
         assert_eq!(read.port, UDP);
         assert_eq!(read.flows.first().map(|flow| flow.name(&read.fabric)).as_deref(), Some("h1-h3"));
         assert_eq!(read.entries.len(), 1);
+    }
+
+    /// On all hosts, if none is named. The policy is beside the scenario.
+    #[test]
+    fn agents_are_on_all_hosts_or_on_those_that_are_named() {
+        assert_eq!(read(GOOD, FLOW).unwrap().agents, None);
+        let all = read(GOOD, &format!("[agents]\n{FLOW}")).unwrap();
+        let want = Agents { hosts: vec![0, 1, 2, 3], policy: None, options: Vec::new() };
+        assert_eq!((all.agents, all.flows[0].follow_agents), (Some(want), true));
+        let policy = std::env::temp_dir().join(format!("spindrift-agents-{}.toml", std::process::id()));
+        fs::write(&policy, "deny_loss = 0.5\n").unwrap();
+        let table = format!("[agents]\nhosts = [\"h3\"]\noptions = [\"-x\"]\npolicy = {policy:?}\n");
+        let some = read(GOOD, &format!("{table}{FLOW}follow_agents = false\n")).unwrap();
+        fs::remove_file(&policy).unwrap();
+        let want = Agents { hosts: vec![2], policy: Some(policy), options: vec!["-x".to_owned()] };
+        assert_eq!((some.agents, some.flows[0].follow_agents), (Some(want), false));
     }
 
     /// The host that reads is the client. Both sides of any flow have the same planes that stand by.
@@ -491,6 +582,38 @@ mod tests {
                 &["flow.0.fallback", "needs planes that stand by"],
             ),
             (GOOD, format!("{FLOW}fallback = \"soft\"\n"), &["fallback", "soft", "shift"]),
+            (
+                GOOD,
+                format!("{FLOW}follow_agents = false\n"),
+                &["line 8", "flow.0.follow_agents", "no policy"],
+            ),
+            (
+                GOOD,
+                format!("[agents]\n{FLOW}follow_agents = true\n"),
+                &["line 9", "flow.0.follow_agents", "no policy"],
+            ),
+            (GOOD, format!("[agents]\nhosts = []\n{FLOW}"), &["line 6", "agents.hosts", "name a host"]),
+            (
+                GOOD,
+                format!("[agents]\nhosts = [\"h1\", \"h9\"]\n{FLOW}"),
+                &["agents.hosts", "no host \"h9\""],
+            ),
+            (
+                GOOD,
+                format!("[agents]\nhosts = [\"h2\", \"h1\", \"h2\"]\n{FLOW}"),
+                &["agents.hosts", "h2 is named twice"],
+            ),
+            (
+                GOOD,
+                format!("[agents]\npolicy = \"no.toml\"\n{FLOW}"),
+                &["line 6", "agents.policy", "no.toml"],
+            ),
+            (
+                GOOD,
+                format!("[agents]\npolicy = \"lab.toml\"\n{FLOW}"),
+                &["agents.policy", "lab.toml", "unknown field"],
+            ),
+            (GOOD, format!("[agents]\nnames = 1\n{FLOW}"), &["unknown field `names`", "line 6"]),
             (GOOD, format!("{FLOW}start = \"x\"\n"), &["line 8, column 9: flow.0.start", "`x`"]),
             (GOOD, format!("{FLOW}start = \"1501ms\"\n"), &["flow.0.start", "2s"]),
             (GOOD, fault("at = \"499ms\"\n"), &["line 11, column 6: fault.0.at", "500ms"]),
@@ -581,6 +704,7 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         assert_documented("### Scenarios", "[scenario]", keys_of::<ScenarioTable>());
+        assert_documented("### Scenarios", "[agents]", keys_of::<AgentsTable>());
         assert_documented("### Scenarios", "[[flow]]", keys_of::<FlowTable>());
     }
 }

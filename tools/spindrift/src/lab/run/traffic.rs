@@ -1,9 +1,9 @@
 //! The processes of the flows, and their output.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value as Json;
 
+use super::agents::ControlFolder;
+use super::process::Process;
 use super::scenario::{Flow, Scenario};
 use crate::bench::pin::enough_for;
 use crate::bench::samples::{Line, Sample};
@@ -40,26 +42,10 @@ pub(super) struct Stage<'a> {
     pub(super) topology: PathBuf,
     /// Where the processes' output and samples go.
     pub(super) folder: &'a Path,
+    /// Where the processes that agents tell what to avoid have their control sockets.
+    pub(super) control: Option<ControlFolder>,
     /// An error once all have to end.
     pub(super) check: &'a (dyn Fn() -> Result<()> + Sync),
-}
-
-/// A process, which ends with this.
-struct Process {
-    child: Child,
-    /// For people: which it is.
-    name: String,
-    /// Its standard output and standard error.
-    output: PathBuf,
-    messages: PathBuf,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended, or nobody waits for what it has to say.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Files of a flow.
@@ -128,6 +114,11 @@ impl Begin {
     }
 }
 
+/// The JSON that a side printed.
+fn said(side: Process, role: &str) -> Result<Json> {
+    serde_json::from_str(&side.end()?).with_context(|| format!("the output of the {role} is not JSON"))
+}
+
 impl Stage<'_> {
     /// Runs a flow to its end. One that fails ends the others.
     pub(super) fn flow(&self, number: usize, flow: &Flow, name: &str, begin: &Begin) -> Result<Said> {
@@ -151,7 +142,9 @@ impl Stage<'_> {
                 texts.map(str::to_owned).to_vec()
             }
         };
-        let options: &[&[String]] = &[&port, &standby, &flow.options, of_kind, &flow.server_options];
+        let control = self.control(flow, server_host);
+        let options: &[&[String]] =
+            &[&port, &standby, &control, &flow.options, of_kind, &flow.server_options];
         let program = flow.operation.command();
         let mut server = self.start(&files, program, "server", server_host, options)?;
         self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
@@ -169,12 +162,14 @@ impl Stage<'_> {
         let length = format!("{}ms", length.as_millis());
         let address = self.scenario.fabric.address(server_host, 0).context("the fabric has no plane")?;
         let more = ["-D".to_owned(), length, address.to_string()];
-        let options: &[&[String]] = &[&port, &standby, &flow.options, of_kind, &flow.client_options, &more];
+        let control = self.control(flow, client_host);
+        let options: &[&[String]] =
+            &[&port, &standby, &control, &flow.options, of_kind, &flow.client_options, &more];
         let mut client = self.start(&files, program, "client", client_host, options)?;
         self.wait(begin, None, "", || client.has_ended())?;
-        let client = client.end()?;
+        let client = said(client, "client")?;
         self.wait(begin, Some(PATIENCE), "the server does not end", || server.has_ended())?;
-        Ok(Said { client, server: server.end()? })
+        Ok(Said { client, server: said(server, "server")? })
     }
 
     /// Whether a flow's packets arrive.
@@ -209,6 +204,24 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// This program on a host.
+    pub(super) fn on(&self, host: u16) -> Command {
+        let mut command = self.ip.command();
+        command.args(["netns", "exec", &self.plan.namespace(Node::Host(host))]).arg(&self.program);
+        command
+    }
+
+    /// Whether the agents of the scenario tell a flow's processes what to avoid.
+    fn control(&self, flow: &Flow, host: u16) -> Vec<String> {
+        let Some(folder) = &self.control else { return Vec::new() };
+        let place = if flow.follow_agents {
+            folder.of(&self.scenario.fabric.name(Node::Host(host))).display().to_string()
+        } else {
+            "none".to_owned()
+        };
+        vec!["--control-dir".to_owned(), place]
+    }
+
     /// Starts one side of a flow, with these options.
     fn start(
         &self,
@@ -219,9 +232,8 @@ impl Stage<'_> {
         options: &[&[String]],
     ) -> Result<Process> {
         let (output, messages) = (files.file(role, "json"), files.file(role, "log"));
-        let namespace = self.plan.namespace(Node::Host(host));
-        let mut command = self.ip.command();
-        command.args(["netns", "exec", &namespace]).arg(&self.program).arg(program);
+        let mut command = self.on(host);
+        command.arg(program);
         let fabric = &self.scenario.fabric;
         let addresses = (0..fabric.shape().planes).map_while(|plane| fabric.address(host, plane));
         let addresses: Vec<_> = addresses.collect();
@@ -239,42 +251,8 @@ impl Stage<'_> {
         if !enough_for(2 * self.scenario.flows.len()) {
             command.arg("--share-cores");
         }
-        command.args(options.iter().copied().flatten()).stdin(Stdio::null());
-        let create =
-            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-        command.stdout(create(&output)?).stderr(create(&messages)?);
-        let child = command.spawn().with_context(|| format!("cannot run ip netns exec {namespace}"))?;
+        command.args(options.iter().copied().flatten());
         let host = self.scenario.fabric.name(Node::Host(host));
-        Ok(Process { child, name: format!("the {role} on {host}"), output, messages })
-    }
-}
-
-impl Process {
-    fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))?.is_some())
-    }
-
-    fn messages(&self) -> Result<String> {
-        let path = &self.messages;
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-    }
-
-    /// What it printed, if all went well.
-    fn end(mut self) -> Result<Json> {
-        let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
-        if !status.success() {
-            bail!("{}", self.why()?);
-        }
-        let output =
-            fs::read(&self.output).with_context(|| format!("cannot read {}", self.output.display()))?;
-        serde_json::from_slice(&output).with_context(|| format!("the output of {} is not JSON", self.name))
-    }
-
-    /// Why it failed.
-    fn why(&self) -> Result<String> {
-        let messages = self.messages()?;
-        let messages = messages.lines().filter(|line| !line.contains("waiting for a client"));
-        let text = messages.collect::<Vec<_>>().join("; ");
-        Ok(format!("{} failed: {text}", self.name))
+        Process::start(command, format!("the {role} on {host}"), output, messages)
     }
 }

@@ -3,13 +3,14 @@
 
 mod timeline;
 
+use super::agents::{AgentEvent, AgentLog, ProbeCounts};
 use super::outcome::{EventKind, EventOutcome, FlowOutcome, Outcome};
 use super::report::STEP_MS;
 use super::series::{Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample};
 use crate::figure::{
-    ARRIVED, BAD, Column, Content, DENIED, DOWN, FAULT, FLOW, Key, LINES, LOST, Line, Mark, Page, Panel,
-    Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
+    AGENT, ARRIVED, BAD, Column, Content, DENIED, DOWN, FAULT, FLOW, Key, LINES, LOST, Line, Mark, Page,
+    Panel, Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
 };
 
 /// Steps that a picture shows. Of longer scenarios each is a multiple of what the table of samples has.
@@ -31,19 +32,25 @@ const STATES: [(&str, &str, StateCount); 6] = [
 /// A picture of the first `length_ms` of a scenario.
 pub(super) fn draw(title: &str, planes: usize, length_ms: usize, outcome: &Outcome) -> Picture {
     let step_ms = step_ms(length_ms);
-    let marks: Vec<_> = outcome.events.iter().map(mark).collect();
+    let events: Vec<_> = outcome.events.iter().map(mark).collect();
     let column = |flow: &FlowOutcome| {
         let steps = steps(flow, planes, length_ms, step_ms);
         let possible = possible(flow, outcome, length_ms as f64);
+        let agents = flow.hosts.each_ref().map(|host| outcome.agents.iter().find(|log| log.host == *host));
+        let found = agents.iter().flatten().flat_map(|log| log.events.iter().map(|event| found(log, event)));
+        let marks = events.iter().cloned().chain(found).collect();
+        let [sender, receiver] = agents.map(|log| probes(log, planes, length_ms as f64));
         let panels = vec![
             goodput(&steps, &possible),
+            sender,
+            receiver,
             of_planes(&steps),
             losses(&steps, step_ms),
             of_paths(&steps, step_ms),
             states(&steps),
             timeline::panel(&timeline::lives(&flow.sender, length_ms as f64)),
         ];
-        Column { heading: format!("flow {}", flow.name), panels, marks: marks.clone() }
+        Column { heading: format!("flow {}", flow.name), panels, marks }
     };
     let columns = outcome.flows.iter().map(column).collect();
     Page { title, x_label: "s", x_max: Some(length_ms as f64 / 1e3), columns }.draw()
@@ -63,6 +70,30 @@ fn mark(event: &EventOutcome) -> Mark {
     };
     let at = event.at_ms / 1e3;
     Mark { at, color, description: format!("at {at:.3} s, {}", event.in_short()) }
+}
+
+/// What an agent found, in seconds.
+fn found(log: &AgentLog, event: &AgentEvent) -> Mark {
+    let AgentEvent { at_ms, event, what } = event;
+    let at = at_ms / 1e3;
+    let description = format!("at {at:.3} s, agent of {}: {event}, {what}", log.host);
+    Mark { at, color: AGENT, description }
+}
+
+/// The share of an agent's probes that were lost in each plane.
+fn probes(log: Option<&AgentLog>, planes: usize, end_ms: f64) -> Panel {
+    let Some(log) = log else { return Panel::new("", Content::Lines(Vec::new())) };
+    let share = |counts: &ProbeCounts, plane: usize| {
+        let &(sent, lost) = counts.planes.get(plane)?;
+        (sent > 0).then(|| (counts.at_ms / 1e3, 100.0 * lost as f64 / sent as f64))
+    };
+    let line = |(plane, color): (usize, &&'static str)| {
+        let within = log.counts.iter().filter(|counts| (0.0..=end_ms).contains(&counts.at_ms));
+        let points = within.filter_map(|counts| share(counts, plane)).collect();
+        Line::new(Key::new(&format!("plane {plane}"), color), points)
+    };
+    let lines = LINES.iter().cycle().enumerate().take(planes).map(line).collect();
+    Panel::new(&format!("probes of {} lost, %", log.host), Content::Lines(lines))
 }
 
 /// What can pass, as the corners of a line: seconds and Gb/s.

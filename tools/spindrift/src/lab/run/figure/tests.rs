@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::samples::{PathSample, Sample};
-use crate::figure::tests::{assert_drawn, lines_of};
+use crate::figure::tests::{assert_drawn, has, lines_of};
 use crate::lab::run::outcome::Effect;
 use crate::lab::run::record::Side;
 use crate::lab::run::recovery::Arrivals;
@@ -9,6 +9,7 @@ use crate::lab::run::traffic::Said;
 fn flow(name: &str) -> FlowOutcome {
     FlowOutcome {
         name: name.to_owned(),
+        hosts: ["a", "b"].map(str::to_owned),
         start_ms: 0.0,
         sender: Side::default(),
         receiver: Side::default(),
@@ -140,7 +141,7 @@ fn what_can_pass_changes_with_the_events_of_a_flow() {
         event(1500.0, EventKind::Flow, "b-a", 9.0),
         event(2000.0, EventKind::Repair, "a-b", 3.0),
     ];
-    let outcome = Outcome { flows: Vec::new(), events };
+    let outcome = Outcome { flows: Vec::new(), events, agents: Vec::new() };
     assert_eq!(
         possible(&flow, &outcome, 4000.0),
         [(0.5, 4.0), (1.0, 4.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (4.0, 3.0)]
@@ -189,10 +190,36 @@ fn everything_can_be_drawn() {
         let outcome = Outcome {
             flows: (0..flows).map(|number| flow(&format!("f{number}"))).collect(),
             events: vec![event(100.0, EventKind::Fault, "f0", 0.0)],
+            agents: Vec::new(),
         };
         let picture = draw("Much & <little>", planes, 1000, &outcome);
         let last = format!("plane {}", planes - 1);
         let parts = ["Much & <little>", "flow f0", "plane 0", &last, "1: at 0.100 s, Fault"];
         assert_drawn(&picture, &parts);
     }
+}
+
+/// The agents of both ends are in a flow's column, and no other's.
+#[test]
+fn what_agents_found_shows_beside_the_flows_of_their_hosts() {
+    let log = |host: &str, at_ms: f64| AgentLog {
+        host: host.to_owned(),
+        events: vec![AgentEvent { at_ms, event: "denied".to_owned(), what: "plane 1".to_owned() }],
+        counts: vec![
+            ProbeCounts { at_ms: -50.0, planes: vec![(9, 9), (9, 9)] },
+            ProbeCounts { at_ms: 50.0, planes: vec![(8, 0), (8, 2)] },
+            ProbeCounts { at_ms: 100.0, planes: vec![(0, 0), (4, 4)] },
+            ProbeCounts { at_ms: 1_001.0, planes: vec![(9, 9), (9, 9)] },
+        ],
+    };
+    let panel = probes(Some(&log("b", 0.0)), 2, 1_000.0);
+    assert_eq!(panel.label, "probes of b lost, %");
+    assert_eq!(
+        lines_of(&panel),
+        [("plane 0", LINES[0], vec![(0.05, 0.0)]), ("plane 1", LINES[1], vec![(0.05, 25.0), (0.1, 100.0)]),]
+    );
+    let agents = vec![log("b", 200.0), log("c", 300.0)];
+    let picture = draw("T", 2, 1_000, &Outcome { flows: vec![flow("a-b")], events: Vec::new(), agents });
+    assert_drawn(&picture, &["1: at 0.200 s, agent of b: denied, plane 1", "probes of b lost, %"]);
+    assert!(!has(&picture, "of c"));
 }
