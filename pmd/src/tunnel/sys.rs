@@ -20,7 +20,7 @@ fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
 
 /// A socket that sends IPv6 packets with the headers of the caller, by this interface.
 ///
-/// A raw socket learns of a packet that the interface's queue dropped only if it asks for errors. ICMPv6 errors about its packets do not reach
+/// A raw socket learns of a packet that the interface's queue dropped only if it asks for errors. `ICMPv6` errors about its packets do not reach
 /// it, since its protocol is not theirs.
 pub(super) fn sender(interface: &str) -> io::Result<OwnedFd> {
     let socket = socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_RAW)?;

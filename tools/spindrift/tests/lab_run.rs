@@ -124,7 +124,8 @@ fn a_silent_link_is_told_in_all_results() {
             .map(|event| (event["what"][0].as_str().unwrap(), event["goal_ms"].as_f64().unwrap()))
             .collect();
         assert_eq!(what, [("h3:p1-t0-1: blackhole", 50.0), ("h3:p1-t0-1: blackhole ends", 1000.0)]);
-        let possible = [(0, baseline / 2.0), (1, baseline)];
+        // 95 % of the links' rate, which is 0.1 Gb/s each.
+        let possible = [(0, 0.095), (1, 0.19)];
         assert!(possible.iter().all(|&(at, gbps)| (of(at, "possible_gbps") - gbps).abs() < 1e-6), "{result}");
         assert!(of(0, "losses") > 0.0, "{result}");
         // What the host's own full queue refused, again and again, is not sent again.
@@ -134,7 +135,8 @@ fn a_silent_link_is_told_in_all_results() {
         if kept_time {
             assert!(baseline > 0.04, "two links of 0.1 Gb/s: {baseline}");
             assert!(of(0, "mean_gbps") < 0.12 && of(1, "mean_gbps") > 0.6 * baseline, "{events:?}");
-            assert!(of(0, "recovery_ms") < 1000.0, "{events:?}");
+            let judged = events[0]["flows"][0]["not_judged"].is_null();
+            assert!(!judged || of(0, "recovery_ms") < 1000.0, "{events:?}");
         }
         // A slow machine begins and ends a fault late.
         let silent = [0, 1].map(|number: usize| events[number]["at_ms"].as_f64().unwrap());
@@ -224,7 +226,7 @@ fn assert_other_nic_takes_over(lab: &Lab, fallback: &str) {
     assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
     let baseline = flow["baseline_gbps"].as_f64().unwrap();
     let possible = |event: usize| result["events"][event]["flows"][0]["possible_gbps"].as_f64().unwrap();
-    assert!([0, 1].into_iter().all(|event| (possible(event) - baseline).abs() < 1e-6), "{result}");
+    assert!([0, 1].into_iter().all(|event| (possible(event) - 0.095).abs() < 1e-6), "{result}");
     let rows = folder.table("samples.csv");
     let [from, until] = [0, 1].map(|event: usize| result["events"][event]["at_ms"].as_f64().unwrap());
     let mean = |from: f64, until: f64, name: &str| {

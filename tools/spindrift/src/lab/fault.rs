@@ -41,6 +41,11 @@ pub(crate) struct Chance(pub(crate) u32);
 
 impl Chance {
     pub(super) const ALWAYS: Self = Self(1_000_000);
+
+    /// 0 to 1.
+    pub(super) fn share(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use spindrift::path::PlaneSet;
 use spindrift_srv6::{End, Fabric, Link, Node};
 
-use crate::lab::fault::{Action, Dir};
+use crate::lab::fault::{Action, Chance, Dir};
 use crate::lab::rules::Broken;
 
 /// Bits per second that can go from a host to another one: in each plane, the least of the host's link, of the ways through the
-/// T1 switches together, and of the other host's link. A link that is down, or that loses packets whichever they are, carries nothing, since the
-/// transport avoids it. Faults of single entropy values leave everything as it is.
+/// T1 switches together, and of the other host's link. A link that is down carries nothing, and one that loses a share of all packets carries the
+/// others. Faults of single entropy values leave everything as it is.
 ///
 /// Of the T1 switches, those count that packets can go through: all of a plane, or with `routed` packets those on their paths.
 /// Planes that stand by count if the others carry nothing.
@@ -80,14 +80,22 @@ fn of_plane(
 }
 
 fn of_link(rate: f64, broken: &[Broken], link: Link, dir: Dir) -> f64 {
-    let here = broken
+    let here: Vec<_> = broken
         .iter()
         .map(|broken| (broken.link, broken.fault))
-        .filter(|(at, fault)| *at == link && fault.packets.is_none() && fault.dirs().any(|its| its == dir));
-    here.fold(rate, |left, (_, fault)| match fault.action {
-        Action::Down | Action::Blackhole | Action::Loss(_) => 0.0,
-        Action::Rate(rate) => left.min(rate as f64),
-        Action::Ecn(_) => left,
+        .filter(|(at, fault)| *at == link && fault.packets.is_none() && fault.dirs().any(|its| its == dir))
+        .map(|(_, fault)| fault.action)
+        .collect();
+    let slowest = here.iter().fold(rate, |left, action| match action {
+        Action::Down | Action::Blackhole => 0.0,
+        Action::Rate(rate) => left.min(*rate as f64),
+        Action::Loss(_) | Action::Ecn(_) => left,
+    });
+    // What is lost cannot be told where nothing limits the link.
+    here.iter().fold(slowest, |left, action| match action {
+        Action::Loss(Chance::ALWAYS) => 0.0,
+        Action::Loss(chance) => left * (1.0 - chance.share()),
+        _ => left,
     })
 }
 
@@ -134,7 +142,8 @@ mod tests {
             (&["b:p1-t0-1 blackhole"], 100.0, 100.0),
             (&["a:p0-t0-0 blackhole,dir=up"], 100.0, 200.0),
             (&["a:p0-t0-0 blackhole,dir=down"], 200.0, 100.0),
-            (&["a:p0-t0-0 loss=1%", "a:p1-t0-0 ecn=100%"], 100.0, 100.0),
+            (&["a:p0-t0-0 loss=1%", "a:p1-t0-0 ecn=100%"], 199.0, 199.0),
+            (&["a:p0-t0-0 loss=1%", "a:p0-t0-0 rate=50M,dir=up", "b:p1-t0-1 loss=100%"], 49.5, 99.0),
             (&["a:p0-t0-0 loss=100%,sport=7", "a:p1-t0-0 blackhole,ev=1"], 200.0, 200.0),
             // One of two ways between the switches is enough for one host; none is not.
             (&["p0-t0-0:p0-t1-0 down"], 200.0, 200.0),

@@ -20,8 +20,12 @@ use crate::times::Event;
 
 /// After a flow began, its rate counts from here on, ms.
 const SETTLED_MS: f64 = 200.0;
-/// What is left of a link's rate for payload, about, where the rate without faults does not tell.
+/// What is left of a link's rate for payload, about.
 const PAYLOAD_SHARE: f64 = 0.95;
+/// A flow that carried less than this share of what its links can carry, before anything happened, has another limit, and no verdict.
+const FULL: f64 = 0.85;
+/// Where more arrives than this share of what can pass, what can pass is not known.
+const TOO_MUCH: f64 = 1.1;
 
 /// A scenario that was run.
 #[derive(Debug)]
@@ -106,8 +110,12 @@ pub(super) struct Effect {
     pub(super) flow: String,
     /// The payload that can pass.
     pub(super) possible_gbps: f64,
-    /// `null` if the rate did not recover, or if nothing can pass.
+    /// Why it is not judged whether the rate recovered, if so.
+    pub(super) not_judged: Option<&'static str>,
+    /// `null` if the rate did not recover, or if that is not judged.
     pub(super) recovery_ms: Option<f64>,
+    /// How long the rate was below until the next event, `null` if that is not judged.
+    pub(super) below_ms: Option<f64>,
     pub(super) longest_gap_ms: f64,
     pub(super) least_gbps: f64,
     pub(super) mean_gbps: f64,
@@ -239,13 +247,13 @@ fn events(
     }
     let end_ms = scenario.duration.as_secs_f64() * 1e3;
     let ends: Vec<_> = known.iter().skip(1).map(|event| event.at_ms).chain([end_ms]).collect();
+    let shares: Vec<_> = (0..flows.len()).map(|flow| shares_links(&scenario.flows, flow)).collect();
     let effects = |event: &Known, until_ms: f64| {
-        let each = flows.iter().zip(event.capacities.iter().zip(&whole));
-        let there = each.filter(|(flow, _)| flow.start_ms <= event.at_ms);
+        let links = event.capacities.iter().zip(&whole).zip(&shares);
+        let there = flows.iter().zip(links).filter(|(flow, _)| flow.start_ms <= event.at_ms);
         there
-            .map(|(flow, (&left, &whole))| {
-                let possible_bps = possible_bps(flow.baseline_bps, left, whole);
-                effect(flow, event.at_ms, until_ms, possible_bps)
+            .map(|(flow, ((&left, &whole), &shared))| {
+                effect(flow, event.at_ms, until_ms, &Possible::of(flow.baseline_bps, left, whole, shared))
             })
             .collect()
     };
@@ -261,26 +269,55 @@ fn events(
     known.into_iter().zip(ends).map(outcome).collect()
 }
 
-/// The payload that what is left of the fabric can carry. Where links are the limit, that is the share of the rate without faults
-/// that is left of them; else that rate, or less if what is left is less.
-fn possible_bps(baseline: f64, left: f64, whole: f64) -> f64 {
-    if whole.is_finite() {
-        return if whole > 0.0 { baseline * (left / whole).min(1.0) } else { 0.0 };
-    }
-    baseline.min(left * PAYLOAD_SHARE)
+/// Whether another flow begins or ends at the same host, so that the two share links.
+fn shares_links(flows: &[Flow], number: usize) -> bool {
+    let Some(flow) = flows.get(number) else { return false };
+    let mut others = flows.iter().enumerate().filter(|(other, _)| *other != number);
+    others.any(|(_, other)| other.from == flow.from || other.to == flow.to)
 }
 
-fn effect(flow: &FlowOutcome, at_ms: f64, until_ms: f64, possible_bps: f64) -> Effect {
-    let Recovery { after_ms, longest_gap_ms, least_bps, mean_bps } =
-        flow.arrivals.recovery(at_ms, until_ms, possible_bps);
+/// The payload that can pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Possible {
+    bps: f64,
+    not_judged: Option<&'static str>,
+}
+
+impl Possible {
+    /// Of what the links can carry, `left` of the `whole`. Where flows share links, nobody knows how they would divide them: that is the share of
+    /// the rate without faults that is left. Without a rate of links it is that rate, or less if what is left is less.
+    fn of(baseline_bps: f64, left: f64, whole: f64, shared: bool) -> Self {
+        let bps = match (whole.is_finite(), shared) {
+            (false, _) => baseline_bps.min(left * PAYLOAD_SHARE),
+            (true, true) => baseline_bps * (left / whole.max(f64::MIN_POSITIVE)).min(1.0),
+            (true, false) => left * PAYLOAD_SHARE,
+        };
+        let not_judged = if bps <= 0.0 {
+            Some("nothing can pass")
+        } else if whole.is_finite() && !shared && baseline_bps < FULL * PAYLOAD_SHARE * whole {
+            Some("the flow did not fill its links before any event")
+        } else {
+            None
+        };
+        Self { bps, not_judged }
+    }
+}
+
+fn effect(flow: &FlowOutcome, at_ms: f64, until_ms: f64, possible: &Possible) -> Effect {
+    let Recovery { after_ms, below_ms, longest_gap_ms, least_bps, mean_bps } =
+        flow.arrivals.recovery(at_ms, until_ms, possible.bps);
     let during = |count: fn(&crate::bench::samples::Sample) -> u64| {
         let counts = flow.sender.counts([at_ms, until_ms].into_iter(), count);
         counts.last().zip(counts.first()).map_or(0, |(end, start)| (end - start).round().max(0.0) as u64)
     };
+    let too_much = (mean_bps > TOO_MUCH * possible.bps).then_some("more arrived than can pass");
+    let not_judged = possible.not_judged.or(too_much);
     Effect {
         flow: flow.name.clone(),
-        possible_gbps: possible_bps / 1e9,
-        recovery_ms: after_ms.filter(|_| possible_bps > 0.0),
+        possible_gbps: possible.bps / 1e9,
+        not_judged,
+        recovery_ms: after_ms.filter(|_| not_judged.is_none()),
+        below_ms: not_judged.is_none().then_some(below_ms),
         longest_gap_ms,
         least_gbps: if least_bps.is_finite() { least_bps / 1e9 } else { 0.0 },
         mean_gbps: mean_bps / 1e9,
@@ -312,4 +349,89 @@ fn goal_ms(scenario: &Scenario, events: &[Event]) -> Option<f64> {
         }
     };
     events.iter().filter_map(goal).reduce(f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::run::recovery::Arrivals;
+    use crate::lab::run::scenario::FlowOperation;
+
+    #[test]
+    fn links_say_what_can_pass_where_they_are_known() {
+        let bps = |baseline, left, whole, shared| {
+            let Possible { bps, not_judged } = Possible::of(baseline, left, whole, shared);
+            (bps, not_judged)
+        };
+        let idle = Some("the flow did not fill its links before any event");
+        for (baseline, left, whole, shared, want) in [
+            (190.0, 100.0, 200.0, false, (95.0, None)),
+            // What was measured before makes no difference, if it is enough.
+            (161.6, 200.0, 200.0, false, (190.0, None)),
+            (161.4, 200.0, 200.0, false, (190.0, idle)),
+            (190.0, 0.0, 200.0, false, (0.0, Some("nothing can pass"))),
+            // Two flows of one host.
+            (90.0, 100.0, 200.0, true, (45.0, None)),
+            (90.0, 0.0, 200.0, true, (0.0, Some("nothing can pass"))),
+            (0.0, 0.0, 0.0, true, (0.0, Some("nothing can pass"))),
+            // Nothing limits the links.
+            (500.0, f64::INFINITY, f64::INFINITY, false, (500.0, None)),
+            (500.0, 400.0, f64::INFINITY, false, (380.0, None)),
+        ] {
+            assert_eq!(bps(baseline, left, whole, shared), want, "{baseline} {left} {whole} {shared}");
+        }
+    }
+
+    #[test]
+    fn flows_share_links_that_begin_or_end_at_one_host() {
+        let flow = |from, to| Flow {
+            operation: FlowOperation::Write,
+            from,
+            to,
+            standby: spindrift::path::PlaneSet(0),
+            fallback: FallbackName::Seamless,
+            start: std::time::Duration::ZERO,
+            back: false,
+            follow_agents: true,
+            options: Vec::new(),
+            udp_options: Vec::new(),
+            client_options: Vec::new(),
+            server_options: Vec::new(),
+        };
+        let shares = |ends: &[(u16, u16)]| {
+            let flows: Vec<_> = ends.iter().map(|&(from, to)| flow(from, to)).collect();
+            (0..flows.len()).map(|number| shares_links(&flows, number)).collect::<Vec<_>>()
+        };
+        // Links carry as much in one direction as in the other.
+        assert_eq!(shares(&[(0, 1), (1, 0), (2, 3)]), [false; 3]);
+        assert_eq!(shares(&[(0, 1), (0, 2), (3, 1), (3, 4)]), [true; 4]);
+        assert_eq!(shares(&[(0, 1), (2, 1), (3, 4)]), [true, true, false]);
+    }
+
+    /// A verdict needs a rate that fits what can pass.
+    #[test]
+    fn what_is_not_judged_has_no_recovery() {
+        let flow = |bits: f64| FlowOutcome {
+            name: "f".to_owned(),
+            hosts: ["a", "b"].map(str::to_owned),
+            start_ms: 0.0,
+            sender: Side::default(),
+            receiver: Side::default(),
+            arrivals: Arrivals(vec![bits; 100]),
+            baseline_bps: 1e6,
+            verified: true,
+            qp_errors: 0,
+            fallback: FallbackName::Seamless,
+            said: Said { client: serde_json::Value::Null, server: serde_json::Value::Null },
+        };
+        let told = |bits, not_judged| {
+            let effect = effect(&flow(bits), 0.0, 100.0, &Possible { bps: 1e6, not_judged });
+            (effect.recovery_ms, effect.below_ms, effect.not_judged)
+        };
+        assert_eq!(told(1_000.0, None), (Some(0.0), Some(0.0), None));
+        assert_eq!(told(800.0, None), (None, Some(91.0), None));
+        assert_eq!(told(1_100.0, None), (Some(0.0), Some(0.0), None));
+        assert_eq!(told(1_101.0, None), (None, None, Some("more arrived than can pass")));
+        assert_eq!(told(1_000.0, Some("why")), (None, None, Some("why")));
+    }
 }

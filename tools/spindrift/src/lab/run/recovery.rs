@@ -17,8 +17,11 @@ const ONSET: usize = 30;
 /// What became of the traffic after something happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Recovery {
-    /// Milliseconds until the rate was at [`ENOUGH`] of what was possible; `None` if it was not until the next event.
+    /// Milliseconds until the rate was at [`ENOUGH`] of what was possible, and stayed there on average; `None` if it did not until the next
+    /// event.
     pub(super) after_ms: Option<f64>,
+    /// Milliseconds in which ten-millisecond rates were below that, until the next event.
+    pub(super) below_ms: f64,
     /// The longest time without any payload, ms.
     pub(super) longest_gap_ms: f64,
     /// The least rate of ten milliseconds, bits per second.
@@ -58,7 +61,8 @@ impl Arrivals {
         let after_ms = match began {
             None => Some(0.0),
             Some(began) => {
-                let over = (began..starts.end).find(|start| !low(start));
+                let stays = |start: &usize| self.mean_bps(*start..end) >= ENOUGH * possible_bps;
+                let over = (began..starts.end).find(|start| !low(start) && stays(start));
                 over.map(|over| (over as f64 - at_ms).max(0.0))
             }
         };
@@ -66,6 +70,7 @@ impl Arrivals {
         let gap = bins.split(|&bits| bits > 0.0).map(<[f64]>::len).max().unwrap_or_default();
         Recovery {
             after_ms,
+            below_ms: starts.clone().filter(low).count() as f64,
             longest_gap_ms: gap as f64,
             least_bps: starts.map(rate).fold(f64::INFINITY, f64::min),
             mean_bps: self.mean_bps(first..end),
@@ -144,6 +149,11 @@ mod tests {
             (vec![(100, 500.0), (20, 500.0), (180, 1000.0)], Some(18.0), 0.0),
             // Never.
             (vec![(100, 1000.0), (200, 0.0)], None, 200.0),
+            // For a moment, and then not again before the end, or late.
+            (vec![(100, 1000.0), (30, 0.0), (20, 1000.0), (150, 100.0)], None, 30.0),
+            (vec![(100, 1000.0), (30, 0.0), (20, 1000.0), (50, 100.0), (100, 1000.0)], Some(99.0), 30.0),
+            // The rest is good enough in spite of a second dip.
+            (vec![(100, 1000.0), (30, 0.0), (70, 1000.0), (5, 0.0), (95, 1000.0)], Some(29.0), 30.0),
         ] {
             let told = arrivals(&pieces).recovery(100.0, 300.0, possible);
             assert_eq!((told.after_ms, told.longest_gap_ms), (after, gap), "{pieces:?}");
@@ -155,7 +165,9 @@ mod tests {
         let all = arrivals(&[(100, 1000.0), (50, 200.0), (150, 1000.0)]);
         let told = all.recovery(100.5, 150.0, 1e6);
         assert_eq!((told.after_ms, told.least_bps, told.mean_bps), (None, 200_000.0, 200_000.0));
+        assert_eq!(told.below_ms, 41.0);
         let told = all.recovery(100.5, 200.0, 1e6);
+        assert_eq!(told.below_ms, 49.0);
         assert_eq!((told.after_ms, told.least_bps, told.mean_bps), (Some(48.5), 200_000.0, 600_000.0));
         // Less than a window is nothing to go by.
         let short = all.recovery(100.0, 105.0, 1e6);

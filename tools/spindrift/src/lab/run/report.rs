@@ -1,5 +1,6 @@
 //! Results of a scenario as text, tables and JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -186,11 +187,22 @@ fn events(outcome: &Outcome) -> String {
     let mut page = String::new();
     let _ = writeln!(
         page,
-        "\nRecovered: at {:.0} % of the possible rate, in ms after the lab began to change. Rates in Gb/s.\n",
+        "\nRecovered: at {:.0} % of the possible rate, and there on average until the next event, in ms after the lab began to change. Below: ms of rates below that. Rates in Gb/s.\n",
         ENOUGH * 100.0
     );
-    let head =
-        ["at s", "what", "flow", "can pass", "mean", "recovered", "goal", "gap ms", "lost", "repeated"];
+    let head = [
+        "at s",
+        "what",
+        "flow",
+        "can pass",
+        "mean",
+        "recovered",
+        "goal",
+        "below",
+        "gap ms",
+        "lost",
+        "repeated",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for event in &outcome.events {
         for (number, effect) in event.flows.iter().enumerate() {
@@ -199,7 +211,19 @@ fn events(outcome: &Outcome) -> String {
             rows.push(row(event, effect, number == 0, event.goal_ms.filter(|_| !exhausts)));
         }
     }
-    page + &table(&rows)
+    page += &table(&rows);
+    let mut not_judged = BTreeMap::<_, Vec<_>>::new();
+    for event in &outcome.events {
+        for effect in &event.flows {
+            if let Some(why) = effect.not_judged {
+                not_judged.entry((&effect.flow, why)).or_default().push(format!("{:.3}", event.at_ms / 1e3));
+            }
+        }
+    }
+    for ((flow, why), at) in not_judged {
+        let _ = writeln!(page, "\nNot judged: flow {flow} at {} s, since {why}.", at.join(", "));
+    }
+    page
 }
 
 /// What the agents said, and how long after the last event.
@@ -223,15 +247,15 @@ fn agents(outcome: &Outcome) -> String {
 
 fn row(event: &EventOutcome, effect: &Effect, first: bool, goal_ms: Option<f64>) -> Vec<String> {
     let recovered = match effect.recovery_ms {
+        Some(0.0) => "no dip".to_owned(),
         Some(after) => format!("{after:.0}"),
-        None if effect.possible_gbps == 0.0 => "-".to_owned(),
+        None if effect.not_judged.is_some() => "-".to_owned(),
         None => "NO".to_owned(),
     };
-    let goal = match (goal_ms, effect.recovery_ms) {
-        (None, _) => "-".to_owned(),
-        (Some(_), None) if effect.possible_gbps == 0.0 => "-".to_owned(),
-        (Some(goal), Some(after)) if after <= goal => format!("{goal:.0}: met"),
-        (Some(goal), _) => format!("{goal:.0}: missed"),
+    let goal = match goal_ms.filter(|_| effect.not_judged.is_none()) {
+        None => "-".to_owned(),
+        Some(goal) if effect.recovery_ms.is_some_and(|after| after <= goal) => format!("{goal:.0}: met"),
+        Some(goal) => format!("{goal:.0}: missed"),
     };
     let (at, what) = if first {
         (format!("{:.3}", event.at_ms / 1e3), event.in_short())
@@ -246,6 +270,7 @@ fn row(event: &EventOutcome, effect: &Effect, first: bool, goal_ms: Option<f64>)
         format!("{:.3}", effect.mean_gbps),
         recovered,
         goal,
+        effect.below_ms.map_or_else(|| "-".to_owned(), |below| format!("{below:.0}")),
         format!("{:.0}", effect.longest_gap_ms),
         effect.losses.to_string(),
         effect.retransmits.to_string(),

@@ -121,7 +121,9 @@ fn event(at_ms: f64, kind: EventKind, flow: &str, possible_gbps: f64) -> EventOu
     let effect = Effect {
         flow: flow.to_owned(),
         possible_gbps,
+        not_judged: None,
         recovery_ms: None,
+        below_ms: None,
         longest_gap_ms: 0.0,
         least_gbps: 0.0,
         mean_gbps: 0.0,
