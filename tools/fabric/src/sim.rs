@@ -1,11 +1,11 @@
 //! A network and what runs over it.
 
 use core::fmt;
-use std::collections::VecDeque;
 
 use spindrift::time::Time;
 
 use crate::net::{HostFlow, HostId, Net, SimEvent};
+use crate::stripes::{Backlog, Ordered, Striping};
 use crate::transport::{ConnectError, FlowEvent, Message, Messenger};
 use crate::workload::{FlowEndpoint, Workload, WorkloadActions};
 
@@ -33,18 +33,11 @@ pub struct Failure {
     pub why: &'static str,
 }
 
-/// What an end of a connection has to do.
-#[derive(Debug, Default)]
-struct Backlog {
-    /// Messages that are not complete, oldest first: when each was ordered, and its length.
-    outstanding: VecDeque<(Time, u32)>,
-    /// The last ones of these, which the transport has had no room for yet.
-    waiting: VecDeque<Message>,
-}
-
 /// A workload on its hosts.
 pub struct Job {
     workload: Box<dyn Workload>,
+    /// Queue pairs of a connection.
+    qps: u32,
     ends: Vec<[HostFlow; 2]>,
     /// By connection and end.
     backlogs: Vec<[Backlog; 2]>,
@@ -58,7 +51,7 @@ pub struct Job {
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
-            .field("connections", &self.ends.len())
+            .field("connections", &self.backlogs.len())
             .field("done", &self.done.len())
             .field("finished", &self.finished)
             .finish_non_exhaustive()
@@ -66,9 +59,14 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// The ends of its connections.
+    /// The ends of its queue pairs: those of the first connection, then those of the second.
     pub fn ends(&self) -> &[[HostFlow; 2]] {
         &self.ends
+    }
+
+    /// The hosts of its connections, each once however many queue pairs it has.
+    pub fn pairs(&self) -> impl Iterator<Item = (HostId, HostId)> + '_ {
+        self.ends.iter().step_by(self.qps as usize).map(|[one, other]| (one.host, other.host))
     }
 
     /// The messages that are complete, in that order.
@@ -84,7 +82,7 @@ impl Job {
     /// How many messages of a list have not begun, and how many have and are not complete. `None` where there is no list.
     pub fn left(&self) -> Option<[usize; 2]> {
         let listed = self.workload.listed()?;
-        let under_way = self.backlogs.iter().flatten().map(|backlog| backlog.outstanding.len()).sum();
+        let under_way = self.backlogs.iter().flatten().map(Backlog::outstanding).sum();
         Some([listed.saturating_sub(self.done.len() + under_way), under_way])
     }
 
@@ -93,19 +91,25 @@ impl Job {
         self.finished
     }
 
-    fn end(&mut self, side: FlowEndpoint) -> Option<(HostFlow, &mut Backlog)> {
-        let ends = self.ends.get(side.pair as usize)?;
-        let backlogs = self.backlogs.get_mut(side.pair as usize)?;
-        let end = usize::from(side.second);
-        Some((ends[end], &mut backlogs[end]))
+    /// The backlog of an end, and its queue pairs.
+    fn end(&mut self, side: FlowEndpoint) -> Option<(&mut Backlog, Flows<'_>)> {
+        let first = side.pair as usize * self.qps as usize;
+        let ends = self.ends.get(first..first + self.qps as usize)?;
+        let (backlogs, end) = (self.backlogs.get_mut(side.pair as usize)?, usize::from(side.second));
+        Some((&mut backlogs[end], Flows { ends, end }))
     }
+}
 
-    fn complete(&mut self, now: Time, side: FlowEndpoint) {
-        let Some((posted, len)) = self.end(side).and_then(|(_, backlog)| backlog.outstanding.pop_front())
-        else {
-            return;
-        };
-        self.done.push(Done { side, len, posted, done: now });
+/// The queue pairs of one end of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Flows<'a> {
+    ends: &'a [[HostFlow; 2]],
+    end: usize,
+}
+
+impl Flows<'_> {
+    const fn of(self, qp: u32) -> HostFlow {
+        self.ends[qp as usize][self.end]
     }
 }
 
@@ -116,7 +120,15 @@ pub struct Sim<T: Messenger> {
     net: Net<T>,
     jobs: Vec<Job>,
     /// Whose a flow is, by host and by its number there.
-    owners: Vec<Vec<(u32, FlowEndpoint)>>,
+    owners: Vec<Vec<Owner>>,
+}
+
+/// Whose a flow is: the job, the end of its connection, and which of its queue pairs.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    job: u32,
+    side: FlowEndpoint,
+    qp: u32,
 }
 
 impl<T: Messenger> fmt::Debug for Sim<T> {
@@ -150,33 +162,49 @@ impl<T: Messenger> Sim<T> {
         &self.jobs
     }
 
-    /// Connects what a workload needs, and begins it.
+    /// Connects what a workload needs, with one queue pair for each connection, and begins it.
     ///
     /// # Errors
     /// If hosts cannot be connected.
     pub fn add(&mut self, workload: Box<dyn Workload>) -> Result<(), ConnectError> {
-        let number = self.jobs.len() as u32;
-        let mut ends = Vec::new();
+        self.add_striped(workload, Striping::NONE)
+    }
+
+    /// The same with several queue pairs for each connection.
+    ///
+    /// # Errors
+    /// If hosts cannot be connected.
+    pub fn add_striped(
+        &mut self,
+        workload: Box<dyn Workload>,
+        striping: Striping,
+    ) -> Result<(), ConnectError> {
+        let (job, qps) = (self.jobs.len() as u32, striping.qps.max(1));
+        let (mut ends, mut backlogs) = (Vec::new(), Vec::new());
         for (pair, (one, other)) in (0..).zip(workload.pairs()) {
-            let flows = self.net.connect(one, other)?;
-            for (flow, second) in flows.into_iter().zip([false, true]) {
-                let owners = self.owners.get_mut(flow.host.0 as usize);
-                let owners = owners.ok_or_else(|| ConnectError(format!("no host {}", flow.host.0)))?;
-                debug_assert_eq!(owners.len(), flow.flow as usize, "flows are numbered as they are made");
-                owners.push((number, FlowEndpoint { pair, second }));
+            for qp in 0..qps {
+                let flows = self.net.connect(one, other)?;
+                for (flow, second) in flows.into_iter().zip([false, true]) {
+                    let owners = self.owners.get_mut(flow.host.0 as usize);
+                    let owners = owners.ok_or_else(|| ConnectError(format!("no host {}", flow.host.0)))?;
+                    debug_assert_eq!(owners.len(), flow.flow as usize, "flows are numbered as they are made");
+                    owners.push(Owner { job, side: FlowEndpoint { pair, second }, qp });
+                }
+                ends.push(flows);
             }
-            ends.push(flows);
+            backlogs.push([Backlog::new(striping), Backlog::new(striping)]);
         }
         self.jobs.push(Job {
             workload,
-            backlogs: ends.iter().map(|_| Default::default()).collect(),
+            qps,
+            backlogs,
             alarm: None,
             ends,
             done: Vec::new(),
             failures: Vec::new(),
             finished: None,
         });
-        self.ask(number, |job, actions| job.workload.start(actions));
+        self.ask(job, |job, actions| job.workload.start(actions));
         Ok(())
     }
 
@@ -203,29 +231,11 @@ impl<T: Messenger> Sim<T> {
     }
 
     fn post(&mut self, number: u32, side: FlowEndpoint, message: Message) {
-        let now = self.net.now();
+        let (now, net) = (self.net.now(), &mut self.net);
         let Some(job) = self.jobs.get_mut(number as usize) else { return };
-        let Some((end, backlog)) = job.end(side) else { return };
-        backlog.outstanding.push_back((now, message.len));
-        if !backlog.waiting.is_empty() || !self.net.post(end, message) {
-            backlog.waiting.push_back(message);
-        }
-        if backlog.waiting.len() == backlog.outstanding.len() {
-            // None is under way whose completion would make room.
-            backlog.outstanding.pop_back();
-            backlog.waiting.pop_back();
+        let Some((backlog, flows)) = job.end(side) else { return };
+        if !backlog.send(now, message, |qp, part| net.post(flows.of(qp), part)) {
             job.failures.push(Failure { at: now, side, why: "the message was refused" });
-        }
-    }
-
-    /// Posts what waits at an end, as far as there is room.
-    fn post_waiting(&mut self, number: u32, side: FlowEndpoint) {
-        let end = self.jobs.get_mut(number as usize).and_then(|job| job.end(side));
-        let Some((end, backlog)) = end else { return };
-        while let Some(&message) = backlog.waiting.front()
-            && self.net.post(end, message)
-        {
-            backlog.waiting.pop_front();
         }
     }
 
@@ -234,19 +244,50 @@ impl<T: Messenger> Sim<T> {
         | FlowEvent::Received { flow, .. }
         | FlowEvent::Failed { flow, .. }) = notice;
         let owners = self.owners.get(host.0 as usize);
-        let Some(&(number, side)) = owners.and_then(|owners| owners.get(flow as usize)) else { return };
-        let now = self.net.now();
-        if let FlowEvent::Sent { .. } = notice {
-            self.post_waiting(number, side);
+        let Some(&owner) = owners.and_then(|owners| owners.get(flow as usize)) else { return };
+        match notice {
+            FlowEvent::Sent { tag, .. } => self.on_sent(owner, tag),
+            FlowEvent::Received { tag, .. } => self.on_received(owner, tag),
+            FlowEvent::Failed { why, .. } => self.on_failed(owner, why),
         }
-        self.ask(number, |job, actions| match notice {
-            FlowEvent::Sent { tag, .. } => {
-                job.complete(now, side);
-                job.workload.sent(side, tag, actions);
-            }
-            FlowEvent::Received { tag, .. } => job.workload.received(side, tag, actions),
-            FlowEvent::Failed { why, .. } => job.failures.push(Failure { at: now, side, why }),
-        });
+    }
+
+    /// A part of a message is complete.
+    fn on_sent(&mut self, Owner { job: number, side, qp }: Owner, part: u32) {
+        let (now, net) = (self.net.now(), &mut self.net);
+        if let Some((backlog, flows)) = self.jobs.get_mut(number as usize).and_then(|job| job.end(side)) {
+            backlog.on_sent(qp, part, |qp, part| net.post(flows.of(qp), part));
+        }
+        while let Some(job) = self.jobs.get_mut(number as usize)
+            && let Some(Ordered { tag, len, at }) = job.end(side).and_then(|(backlog, _)| backlog.pop_sent())
+        {
+            job.done.push(Done { side, len, posted: at, done: now });
+            self.ask(number, |job, actions| job.workload.sent(side, tag, actions));
+        }
+    }
+
+    /// A part of a message that notifies has come in at an end.
+    fn on_received(&mut self, Owner { job: number, side, .. }: Owner, part: u32) {
+        let sender = FlowEndpoint { second: !side.second, ..side };
+        if let Some((backlog, _)) = self.jobs.get_mut(number as usize).and_then(|job| job.end(sender)) {
+            backlog.on_received(part);
+        }
+        while let Some(job) = self.jobs.get_mut(number as usize)
+            && let Some(tag) = job.end(sender).and_then(|(backlog, _)| backlog.pop_received())
+        {
+            self.ask(number, |job, actions| job.workload.received(side, tag, actions));
+        }
+    }
+
+    /// A queue pair has failed, and with it its connection.
+    fn on_failed(&mut self, Owner { job: number, side, .. }: Owner, why: &'static str) {
+        let now = self.net.now();
+        if let Some(job) = self.jobs.get_mut(number as usize)
+            && !job.failures.iter().any(|failure| failure.side == side)
+        {
+            job.failures.push(Failure { at: now, side, why });
+        }
+        self.ask(number, |_, _| ());
     }
 
     fn alarm(&mut self, number: u32) {

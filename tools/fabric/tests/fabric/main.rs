@@ -8,6 +8,7 @@ mod pauses;
 mod planes;
 mod recorded;
 mod shares;
+mod stripes;
 mod stuck;
 mod support;
 mod twice;
