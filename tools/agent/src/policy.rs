@@ -234,13 +234,18 @@ impl Policy {
     }
 
     fn entry(&self, fabric: &Fabric, component: Component) -> Deny {
-        let own = fabric.hosts().get(usize::from(self.host)).map(|at| at.t0);
+        Deny::of(fabric, self.host, component)
+    }
+}
+
+impl Deny {
+    /// What a host avoids if a component is denied: the whole plane, if each of its paths there crosses it.
+    pub fn of(fabric: &Fabric, host: u16, component: Component) -> Self {
+        let own = fabric.hosts().get(usize::from(host)).map(|at| at.t0);
         match component {
-            Component::Link((Node::Host(host), Node::T0 { plane, .. })) if host == self.host => {
-                Deny::Plane(plane)
-            }
-            Component::Node(Node::T0 { plane, number }) if Some(number) == own => Deny::Plane(plane),
-            other => Deny::Component(other),
+            Component::Link((Node::Host(of), Node::T0 { plane, .. })) if of == host => Self::Plane(plane),
+            Component::Node(Node::T0 { plane, number }) if Some(number) == own => Self::Plane(plane),
+            other => Self::Component(other),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Hosts that run different transports in one fabric.
 
+use std::sync::Arc;
+
+use spindrift::endpoint::DenyList;
 use spindrift::time::Time;
 
 use crate::packet::Packet;
@@ -78,6 +81,10 @@ impl<A: Messenger, B: Messenger + Transport<Event = FlowEvent>> Messenger for Ei
 
     fn stats(&self) -> TransportStats {
         each!(self, host => host.stats())
+    }
+
+    fn set_deny_list(&mut self, now: Time, list: &Arc<DenyList>) {
+        each!(self, host => host.set_deny_list(now, list));
     }
 
     fn evs(&self, flow: u32) -> Vec<EvStateCounts> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use spindrift::congestion::CcConfig;
 use spindrift::counters::Counters;
 use spindrift::endpoint::{
-    ConfigError, CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, QpCap, QpInfo, QpInit,
-    RetryAttr, RtsAttr,
+    ConfigError, CqId, DenyList, Endpoint, EndpointConfig, EndpointError, Event, FailReason, QpCap, QpInfo,
+    QpInit, RetryAttr, RtsAttr,
 };
 use spindrift::memory::{Access, MemoryError, MrKey, PdId, Region};
 use spindrift::path::{EvState, PathConfig};
@@ -316,6 +316,15 @@ impl Messenger for MrcHost {
             marked: counters.rx_ecn_marked,
             trimmed: counters.rx_trimmed,
             ..TransportStats::default()
+        }
+    }
+
+    fn set_deny_list(&mut self, _now: Time, list: &Arc<DenyList>) {
+        self.nic.endpoint.set_deny_list(Arc::clone(list));
+        for flow in 0..self.flows.len() as u32 {
+            if let Some(qpn) = self.qpn(flow) {
+                self.nic.endpoint.follow_deny_list(qpn);
+            }
         }
     }
 

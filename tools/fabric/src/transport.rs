@@ -1,5 +1,8 @@
 //! What runs on a host: the transport under test, behind one trait.
 
+use std::sync::Arc;
+
+use spindrift::endpoint::DenyList;
 use spindrift::time::Time;
 
 use crate::packet::Packet;
@@ -87,6 +90,9 @@ pub trait Messenger: Transport<Event = FlowEvent> + Sized {
 
     /// What it has done since it was made.
     fn stats(&self) -> TransportStats;
+
+    /// Has it avoid some paths from now on; it may have no paths to choose from.
+    fn set_deny_list(&mut self, _now: Time, _list: &Arc<DenyList>) {}
 
     /// The states of a flow's entropy values, by plane; nothing for a transport that has none.
     fn evs(&self, _flow: u32) -> Vec<EvStateCounts> {

@@ -11,8 +11,9 @@ macro_rules! builtin {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const BUILTIN: [(&str, &str); 33] = [
+const BUILTIN: [(&str, &str); 34] = [
     builtin!("section-4"),
+    builtin!("gray-port"),
     builtin!("figure-4"),
     builtin!("figure-6"),
     builtin!("figure-8"),

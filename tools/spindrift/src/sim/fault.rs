@@ -1,7 +1,12 @@
 //! Faults of a plan: their text form, and their effect at any time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use spindrift::endpoint::DenyList;
+use spindrift_agent::Component;
+use spindrift_agent::policy::Deny;
+use spindrift_agentd::deny::rules;
 use spindrift_fabric::{Clos, HostId, Impairment, Messenger, Net};
 use spindrift_srv6::{Fabric, Link, Node};
 
@@ -33,6 +38,8 @@ enum Part {
     Slow { from: Node, to: Node, rate_bps: u64 },
     /// A host stands still, from the beginning of the fault for its whole length.
     Paused(u16),
+    /// All hosts avoid it, as by the policy of agents.
+    Denied(Component),
 }
 
 /// What happens.
@@ -42,12 +49,13 @@ enum Action {
     Dark,
     Stop,
     Pause,
+    Deny,
     Rate(u64),
     Packets(Impairment),
 }
 
 const ACTIONS: &str =
-    "down, dark, stop, pause, blackhole, loss=P%, corrupt=P%, dup=P%, reorder=P%:TIME, ecn=P%, rate=R";
+    "down, dark, stop, pause, deny, blackhole, loss=P%, corrupt=P%, dup=P%, reorder=P%:TIME, ecn=P%, rate=R";
 
 /// How late packets are at most with `reorder` and `dup` if the fault names no time.
 const LATE: Duration = Duration::from_micros(10);
@@ -94,7 +102,7 @@ impl FaultPlan {
                         (upper == node).then_some((lower, upper))
                     }
                 })),
-                Part::Paused(_) => {}
+                Part::Paused(_) | Part::Denied(_) => {}
             }
         }
         directions
@@ -141,6 +149,9 @@ fn parse(text: &str) -> Result<(Action, Option<Dir>), String> {
             return Err(format!("`{text}`: this affects all packets; leave out ev and late"));
         }
         Action::Rate(_) => {}
+        Action::Deny if dir.is_some() => {
+            return Err(format!("`{text}`: paths are avoided in both directions; leave out dir"));
+        }
         _ if dir.is_some() => {
             return Err(format!("`{text}`: this affects both directions; use blackhole,dir=up for one"));
         }
@@ -167,8 +178,11 @@ fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
         ("dark", None) => Ok(Action::Dark),
         ("stop", None) => Ok(Action::Stop),
         ("pause", None) => Ok(Action::Pause),
+        ("deny", None) => Ok(Action::Deny),
         ("blackhole", None) => packets(Impairment { loss: 1.0, ..none }),
-        ("down" | "dark" | "stop" | "pause" | "blackhole", Some(_)) => Err(format!("{name} takes no value")),
+        ("down" | "dark" | "stop" | "pause" | "deny" | "blackhole", Some(_)) => {
+            Err(format!("{name} takes no value"))
+        }
         ("loss", _) => packets(Impairment { loss: share()?, ..none }),
         ("corrupt", _) => packets(Impairment { corrupt: share()?, ..none }),
         ("dup" | "duplicate", _) => {
@@ -213,6 +227,8 @@ fn parts(fabric: &Fabric, place: Place, action: &Action, dir: Option<Dir>) -> Re
         (Action::Pause, _) => {
             return Err("pause is for hosts; use stop for a switch".to_owned());
         }
+        (Action::Deny, Place::Link(link)) => vec![Part::Denied(Component::Link(link))],
+        (Action::Deny, Place::Node(node)) => vec![Part::Denied(Component::Node(node))],
         (Action::Rate(rate_bps), _) => {
             let slow = |(_, from, to)| Part::Slow { from, to, rate_bps: *rate_bps };
             links().flat_map(ways).map(slow).collect()
@@ -226,13 +242,14 @@ fn parts(fabric: &Fabric, place: Place, action: &Action, dir: Option<Dir>) -> Re
 /// The faults of a run, and which of them last.
 #[derive(Debug)]
 pub(super) struct Faults<'a> {
+    fabric: &'a Fabric,
     plans: &'a [FaultPlan],
     lasting: Vec<bool>,
 }
 
 impl<'a> Faults<'a> {
-    pub(super) fn new(plans: &'a [FaultPlan]) -> Self {
-        Self { plans, lasting: vec![false; plans.len()] }
+    pub(super) fn new(fabric: &'a Fabric, plans: &'a [FaultPlan]) -> Self {
+        Self { fabric, plans, lasting: vec![false; plans.len()] }
     }
 
     /// One begins or ends. What others do to the same parts goes on.
@@ -264,7 +281,24 @@ impl<'a> Faults<'a> {
                     net.pause(HostId(host.into()), ns);
                 }
                 Part::Paused(_) => {}
+                Part::Denied(_) => self.deny(net),
             }
+        }
+    }
+
+    /// Tells each host what to avoid.
+    fn deny<T: Messenger>(&self, net: &mut Net<T>) {
+        for host in net.hosts() {
+            let number = host.0 as u16;
+            let denied = self.all().filter_map(|part| match part {
+                Part::Denied(component) => Some(Deny::of(self.fabric, number, *component)),
+                _ => None,
+            });
+            let mut all: Vec<_> = denied.flat_map(|entry| rules(self.fabric, number, entry)).collect();
+            all.truncate(DenyList::MAX_RULES);
+            // Rules that are made from the fabric fit it.
+            let list = Arc::new(DenyList::new(&all).unwrap_or_default());
+            net.with_transport(host, |transport, now| transport.set_deny_list(now, &list));
         }
     }
 
@@ -351,6 +385,9 @@ mod tests {
             ("loss=1%,late=1us", "reorder and dup only"),
             ("loss=1%:5us", "not a probability"),
             ("dir=up", "no action"),
+            ("deny=1", "deny takes no value"),
+            ("deny,dir=up", "leave out dir"),
+            ("deny,ev=1", "leave out ev"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

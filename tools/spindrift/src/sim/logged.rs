@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 
+use spindrift::endpoint::DenyList;
 use spindrift::time::Time;
 use spindrift_fabric::{
     ConnectError, EvStateCounts, Free, Message, Messenger, Packet, Transport, TransportStats,
@@ -147,6 +149,11 @@ impl<T: Messenger> Messenger for Logged<T> {
 
     fn stats(&self) -> TransportStats {
         self.host.stats()
+    }
+
+    fn set_deny_list(&mut self, now: Time, list: &Arc<DenyList>) {
+        self.note(now);
+        self.host.set_deny_list(now, list);
     }
 
     fn evs(&self, flow: u32) -> Vec<EvStateCounts> {

@@ -95,7 +95,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         plan.links.iter().map(|&(from, to)| format!("{}:{}", plan.fabric.name(from), plan.fabric.name(to)));
     let links = links.collect();
     let times: Vec<_> = plan.faults.iter().map(|fault| fault.times).collect();
-    let (mut timeline, mut faults) = (Timeline::new(&times), Faults::new(&plan.faults));
+    let (mut timeline, mut faults) = (Timeline::new(&times), Faults::new(&plan.fabric, &plan.faults));
     let (mut due, mut events) = (timeline.next(), Vec::new());
     let end = Time(plan.duration_ns);
     recorder.begin(sim.net_mut());
