@@ -11,10 +11,11 @@ macro_rules! builtin {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const BUILTIN: [(&str, &str); 34] = [
+const BUILTIN: [(&str, &str); 35] = [
     builtin!("section-4"),
     builtin!("gray-port"),
     builtin!("figure-4"),
+    builtin!("figure-5"),
     builtin!("figure-6"),
     builtin!("figure-8"),
     builtin!("figure-9a"),

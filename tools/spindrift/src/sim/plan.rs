@@ -12,6 +12,7 @@ use spindrift_srv6::{Fabric, FabricError, Node};
 
 use super::claim::{Claim, ClaimTable};
 use super::fault::FaultPlan;
+use super::flaps::FlapsTable;
 use super::nic::{HostTable, NicTables, TransportTable};
 use super::workload::{WorkloadPlan, WorkloadTable};
 use crate::config::{Cc, PathSet};
@@ -99,6 +100,8 @@ struct File {
     workload: Vec<WorkloadTable>,
     #[serde(default)]
     fault: Vec<FaultTable>,
+    #[serde(default)]
+    flaps: Vec<FlapsTable>,
     #[serde(default)]
     claim: Vec<ClaimTable>,
     #[serde(default)]
@@ -277,7 +280,7 @@ impl Reader<'_> {
         whole.try_into().map_err(|error: toml::de::Error| wrong(error.message()))
     }
 
-    fn time(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
+    pub(super) fn time(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
         let Some(text) = value else { return Ok(default) };
         let time = parse_duration(text).map_err(|why| self.wrong(table, key, &why))?;
         u64::try_from(time.as_nanos()).map_err(|_| self.wrong(table, key, "this is too long"))
@@ -294,7 +297,8 @@ impl Reader<'_> {
     }
 
     fn plan(&self, variant: String, file: File) -> Result<Plan> {
-        let File { plan, fabric, transport, path, cc, host, record, workload, fault, claim, .. } = file;
+        let File { plan, fabric, transport, path, cc, host, record, workload, fault, flaps, claim, .. } =
+            file;
         let duration = self.file.needed("plan", "duration", plan.duration.as_ref())?;
         let duration_ns = self.time("plan", "duration", Some(duration), 0)?;
         let sample_ns = self.time("plan", "sample", plan.sample.as_ref(), duration_ns / 100)?;
@@ -333,9 +337,12 @@ impl Reader<'_> {
             let (place, action, times) = table.read(self.file, &whole)?;
             FaultPlan::new(&fabric, place, action, times).map_err(|(key, why)| self.wrong(&whole, key, &why))
         });
-        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let mut faults = faults.collect::<Result<Vec<_>>>()?;
         let hosts = self.recorded_hosts(&record, &fabric, &workloads)?;
         let links = self.recorded_links(&record, &fabric, &faults)?;
+        for (number, table) in flaps.iter().enumerate() {
+            faults.extend(table.read(self, number, &fabric, (duration_ns, seed))?);
+        }
         let claims = Vec::new();
         let mut plan = Plan {
             variant,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 mod denied;
+mod flaps;
 mod refused;
 mod reports;
 mod seeds;
