@@ -182,7 +182,7 @@ fn begin_all(
 ) -> Result<(Instant, u64)> {
     let waiting = Instant::now();
     for (flow, name) in stage.scenario.flows.iter().zip(names) {
-        while flow.start.is_zero() && !stage.flows(flow, name) {
+        while flow.start.is_zero() && !stage.flows(name) {
             check()?;
             if waiting.elapsed() > PATIENCE {
                 bail!("flow {name}: no payload arrives");

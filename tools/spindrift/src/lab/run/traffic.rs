@@ -119,6 +119,17 @@ fn said(side: Process, role: &str) -> Result<Json> {
     serde_json::from_str(&side.end()?).with_context(|| format!("the output of the {role} is not JSON"))
 }
 
+/// Whether the samples of a client show more packets than the first of them. The last line may not be whole.
+fn is_under_way(samples: &str) -> bool {
+    let lines = samples.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut counts = lines.filter_map(|line| match line {
+        Line::Sample(Sample { tx_data, rx_placed_bytes, .. }) => Some((tx_data, rx_placed_bytes)),
+        Line::Ev(_) => None,
+    });
+    let Some((sent, placed)) = counts.next() else { return false };
+    counts.any(|(now_sent, now_placed)| now_sent > sent || now_placed > placed)
+}
+
 impl Stage<'_> {
     /// Runs a flow to its end. One that fails ends the others.
     pub(super) fn flow(&self, number: usize, flow: &Flow, name: &str, begin: &Begin) -> Result<Said> {
@@ -172,15 +183,10 @@ impl Stage<'_> {
         Ok(Said { client, server: said(server, "server")? })
     }
 
-    /// Whether a flow's packets arrive.
-    pub(super) fn flows(&self, flow: &Flow, name: &str) -> bool {
-        let path = Files::of(self.folder, name).samples(flow.receiver());
-        let samples = fs::read_to_string(path).unwrap_or_default();
-        // The last line may not be whole.
-        samples
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .any(|line| matches!(line, Line::Sample(Sample { rx_placed_bytes, .. }) if rx_placed_bytes > 0))
+    /// Whether a flow's payload is under way. Packets that the client sends before its first sample test the paths.
+    pub(super) fn flows(&self, name: &str) -> bool {
+        let path = Files::of(self.folder, name).samples("client");
+        is_under_way(&fs::read_to_string(path).unwrap_or_default())
     }
 
     fn wait(
@@ -254,5 +260,31 @@ impl Stage<'_> {
         command.args(options.iter().copied().flatten());
         let host = self.scenario.fabric.name(Node::Host(host));
         Process::start(command, format!("the {role} on {host}"), output, messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that write and send count what they send, and those that read what they get.
+    #[test]
+    fn a_flow_is_under_way_once_it_has_more_than_its_first_sample() {
+        let sample = |tx_data, rx_placed_bytes| {
+            let line = Line::Sample(Sample { tx_data, rx_placed_bytes, ..Sample::default() });
+            serde_json::to_string(&line).unwrap() + "\n"
+        };
+        let same = sample(12, 5) + &sample(12, 5);
+        for (samples, want) in [
+            (String::new(), false),
+            (sample(12, 5), false),
+            (same.clone(), false),
+            (same.clone() + &sample(13, 5), true),
+            (same.clone() + &sample(12, 6), true),
+            (same.clone() + sample(13, 5).get(..20).unwrap(), false),
+            (same + &sample(13, 5) + &sample(13, 5), true),
+        ] {
+            assert_eq!(is_under_way(&samples), want, "{samples}");
+        }
     }
 }
