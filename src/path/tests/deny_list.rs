@@ -280,6 +280,16 @@ fn a_port_change_that_leaves_too_few_releases_the_list() {
     assert_eq!(state(&paths, EvId(0)), EvState::Denied);
 }
 
+/// Those that are released stand in reserve at first. The floor takes them from there.
+#[test]
+fn the_floor_takes_released_values_from_the_reserve() {
+    let mut paths = paths(&PathConfig { min_active: 5, ..small(2, 3, 2) });
+    deny_ids(&mut paths, &[EvId(0), EvId(1)]);
+    assert_eq!(paths.active_len(0), 3);
+    paths.set_peer_ports(PlaneSet(0b01));
+    assert_eq!((paths.active_len(0), paths.deny_list_status().unwrap().released), (5, true));
+}
+
 /// A tail loss probe that tries what is not in use takes a listed value before a bad one.
 #[test]
 fn tail_loss_probes_try_listed_values() {
