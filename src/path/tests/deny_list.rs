@@ -140,6 +140,28 @@ fn losses_bring_a_listed_plane_back_and_probes_end_that() {
     assert!(used(&mut paths) == PlaneSet(0b01) && good >= 2);
 }
 
+/// All paths are bad, and the floor keeps some of them in use. Those do not count when it is asked whether the others suffice without the
+/// listed plane.
+#[test]
+fn values_that_the_floor_keeps_do_not_make_a_plane_fit() {
+    let mut paths = paths(&config(2));
+    deny_planes(&mut paths, 0b10);
+    lose(&mut paths, (0..5).chain(6..11).chain([5, 11]), at_us(1));
+    assert_eq!((paths.counters().floor_holds, avoided(&paths)), (2, PlaneSet(0)));
+    let mut now = at_us(1);
+    while state(&paths, EvId(0)) == EvState::AssumedBad {
+        now = now.max(paths.next_timeout());
+        paths.on_timer(now);
+        while let Some(probe) = paths.next_probe(now) {
+            if probe.ev == EvId(0) {
+                paths.on_probe_answer(probe.id, EvMark::None, now);
+            }
+        }
+    }
+    assert_eq!((paths.active_len(0), avoided(&paths)), (2, PlaneSet(0)));
+    assert_eq!(used(&mut paths), PlaneSet(0b11));
+}
+
 /// All paths in use are dead, and nothing says so: tail loss probes take the listed plane too.
 #[test]
 fn a_listed_plane_is_tried_like_one_that_stands_by() {
