@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`Plan`], [`Route`], [`Path`] | what to probe: carriers, addresses, the links of each path |
 //! | [`share`] | which agent probes which link |
-//! | [`Payload`] | what is in a probe |
+//! | [`Payload`], [`frame`] | what is in a probe, and its packet |
 //! | [`Prober`] | when probes leave, which returns are theirs, which are lost |
 //! | [`Recorder`] | loss, round-trip times and transitions of each link |
 //! | [`View`], [`Locator`] | which component is at fault, from the reports of several agents |
@@ -67,6 +67,7 @@
 
 mod agent;
 mod explain;
+pub mod frame;
 mod locate;
 mod model;
 mod nic;

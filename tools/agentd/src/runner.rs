@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spindrift_agent::frame::{self, Template};
 use spindrift_agent::policy::{Decision, Deny, Policy};
 use spindrift_agent::{
     Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, PAYLOAD_LEN,
@@ -17,7 +18,6 @@ use spindrift_srv6::Fabric;
 
 use crate::cluster::Cluster;
 use crate::deny::{Messenger, Told, rules};
-use crate::frame::{self, Template};
 use crate::published::{Published, Source};
 use crate::snapshot::{
     DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Scene, Snapshot, Store,
