@@ -77,6 +77,7 @@ pub mod policy;
 mod prober;
 mod record;
 mod ring;
+mod scope;
 pub mod share;
 mod view;
 

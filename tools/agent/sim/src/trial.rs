@@ -156,11 +156,11 @@ pub fn pair<T: Messenger>(watched: &mut Watched<T>, cases: [Case; 2]) -> Trial {
     let mut script = Script::new(watched, &cases);
     let (mut best, mut named_ns) = (Verdict::Missed, None);
     script.run(watched, end_ns, |watched| {
-        let verdict = of_pair(&crossings, cases, &watched.named());
+        let verdict = of_pair(&crossings, cases, (&opened(watched), &watched.named()));
         if verdict < Verdict::Missed {
             named_ns = named_ns.or(Some(watched.now_ns() - start_ns));
-            best = best.min(verdict);
         }
+        best = best.min(verdict);
         false
     });
     watched.heal();
@@ -194,29 +194,30 @@ fn is_dark(crossings: &Crossings, cases: [Case; 2], component: Component) -> boo
     !paths.is_empty() && paths.iter().all(|path| dark.binary_search(path).is_ok())
 }
 
-/// How well two faults are named.
+/// How well two faults are named by the sets that were named so far, and by those that are named now.
 ///
 /// A component that loses all packets hides what else is wrong with the paths over it. So each fault has to be named as it would be alone, or, with
 /// the hidden paths left out, with the others that nothing tells it apart from. [`Verdict::Missed`] for all else.
-fn of_pair(crossings: &Crossings, cases: [Case; 2], named: &[&[Component]]) -> Verdict {
+fn of_pair(
+    crossings: &Crossings,
+    cases: [Case; 2],
+    (opened, named): (&[Vec<Component>], &[&[Component]]),
+) -> Verdict {
     let of = cases.map(|case| crossings.paths(case.component));
     let hidden = |at: usize| if cases[1 - at].kind.is_hard() { of[1 - at] } else { &[] };
     let in_full = [0, 1].map(|at| crossings.alike(cases[at].component, &[]));
     let in_part = [0, 1].map(|at| crossings.alike(cases[at].component, hidden(at)));
-    let shown: Vec<usize> = [0, 1].into_iter().filter(|&at| !in_part[at].is_empty()).collect();
-    let mut exact: Vec<&[Component]> = in_full.iter().map(Vec::as_slice).collect();
-    exact.sort_unstable();
-    exact.dedup();
-    let of_shown: Vec<&[Component]> = shown.iter().map(|&at| &in_full[at][..]).collect();
-    if named == exact || !of_shown.is_empty() && named == of_shown {
-        return Verdict::Right;
-    }
+    // Of two that hide each other, the same is named for both.
+    let is_shown = |at: &usize| !in_part[*at].is_empty() || *at == 0 && of[0] == of[1];
+    let mut shown = [0, 1].into_iter().filter(is_shown);
     let fits = |set: &[Component], at: usize| {
         set.contains(&cases[at].component) && set.iter().all(|component| in_part[at].contains(component))
     };
-    let all_fit = named.iter().all(|set| fits(set, 0) || fits(set, 1));
-    let all_named = shown.iter().all(|&at| named.iter().any(|set| fits(set, at)));
-    let is_alike = all_fit && all_named && !named.is_empty();
+    let is_exact = |at: usize| opened.contains(&in_full[at]);
+    if shown.clone().all(is_exact) && opened.len() <= 2 {
+        return Verdict::Right;
+    }
+    let is_alike = shown.all(|at| is_exact(at) || opened.iter().any(|set| fits(set, at)));
     if is_alike || is_as_good(crossings, cases, named) { Verdict::Alike } else { Verdict::Missed }
 }
 
