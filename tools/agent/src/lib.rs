@@ -10,7 +10,7 @@
 //! | Module | What it is about |
 //! |---|---|
 //! | [`Plan`], [`Route`], [`Path`] | what to probe: carriers, addresses, the links of each path |
-//! | [`share`] | which agent probes which link |
+//! | [`share`], [`LiveAgents`] | which agent probes which link |
 //! | [`Payload`], [`frame`] | what is in a probe, and its packet |
 //! | [`Prober`] | when probes leave, which returns are theirs, which are lost |
 //! | [`Recorder`] | loss, round-trip times and transitions of each link |
@@ -25,7 +25,8 @@
 //! 2. Call [`Agent::on_timeout`] until it returns `false`.
 //! 3. Call [`Agent::poll`] until it returns nothing; send each probe on the port of its plane with the headers that [`Plan`] describes.
 //! 4. Every 10 to 100 ms, hand out the [`Agent::report`] and call [`Agent::locate`] with the reports of others.
-//! 5. Wait for a packet, or until [`Agent::next_timeout`].
+//! 5. Call [`Agent::replan`] when other agents come or go, if that is known.
+//! 6. Wait for a packet, or until [`Agent::next_timeout`].
 //!
 //! ```
 //! use spindrift_agent::{Agent, AgentSettings, Component, View};
@@ -68,6 +69,7 @@
 mod agent;
 mod explain;
 pub mod frame;
+mod live;
 mod locate;
 mod model;
 mod nic;
@@ -82,6 +84,7 @@ pub mod share;
 mod view;
 
 pub use agent::{Agent, AgentError, AgentSettings};
+pub use live::LiveAgents;
 pub use locate::{Change, Component, Evidence, Fault, Finding, LocateSettings, LocateSettingsError, Locator};
 pub use payload::{PAYLOAD_LEN, Payload, PayloadError, VERSION};
 pub use plan::{Path, Plan, PlanError, Route, probe_address};

@@ -90,6 +90,19 @@ impl<T> ProbingHost<T> {
         Ok(())
     }
 
+    /// Has the agent share the links with those of the `live` hosts from now on; `None` for those of all hosts.
+    ///
+    /// # Errors
+    /// See [`Agent::replan`].
+    pub fn replan(&mut self, fabric: &Fabric, live: Option<&[u16]>, now: Time) -> Result<(), AgentError> {
+        if let Some(probing) = &mut self.probing
+            && probing.agent.replan(fabric, live, now.0)?
+        {
+            probing.make_templates(fabric);
+        }
+        Ok(())
+    }
+
     /// Stops the agent: its probes in flight come back to nobody.
     pub fn stop_agent(&mut self) {
         self.probing = None;

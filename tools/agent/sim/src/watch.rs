@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use spindrift::time::Time;
-use spindrift_agent::{Agent, AgentError, AgentSettings, Change, Component, Locator, Path, Report, View};
+use spindrift_agent::{
+    Agent, AgentError, AgentSettings, Change, Component, LiveAgents, Locator, Path, Report, View,
+};
 use spindrift_fabric::{Clos, ClosError, ClosSpec, Fault, HostId, Messenger, Sim};
 use spindrift_srv6::{Fabric, Node};
 
@@ -19,12 +21,14 @@ pub struct WatchSettings {
     pub judge_ns: u64,
     /// How often each agent hands out a report, in nanoseconds: the others know nothing newer. 0 for each time that reports are judged.
     pub report_ns: u64,
+    /// After how long without a report the others take over the links of an agent, in nanoseconds; `None` if they never do.
+    pub gone_ns: Option<u64>,
 }
 
 impl Default for WatchSettings {
     /// Those of `spindrift agent run`, whose agents have no store between them that would take its time.
     fn default() -> Self {
-        Self { agent: AgentSettings::default(), judge_ns: 20_000_000, report_ns: 0 }
+        Self { agent: AgentSettings::default(), judge_ns: 20_000_000, report_ns: 0, gone_ns: None }
     }
 }
 
@@ -37,6 +41,8 @@ pub struct Watched<T: Messenger> {
     locator: Locator,
     /// The latest report of each host's agent.
     view: View,
+    /// What each of these agents knows about the others.
+    live: BTreeMap<u16, LiveAgents>,
     judge_at: u64,
     report_at: u64,
     changes: Vec<(u64, Change)>,
@@ -79,6 +85,7 @@ impl<T: Messenger> Watched<T> {
             seed,
             locator: Locator::new(settings.agent.locate),
             view: View::default(),
+            live: BTreeMap::new(),
             judge_at: settings.judge_ns,
             report_at: 0,
             changes: Vec::new(),
@@ -97,9 +104,19 @@ impl<T: Messenger> Watched<T> {
     pub fn start_agent(&mut self, host: u16, live: Option<&[u16]>) -> Result<(), AgentError> {
         let (fabric, settings, seed) = (self.clos.fabric(), self.settings.agent, self.seed);
         self.crossings = None;
+        if let Some(gone_ns) = self.settings.gone_ns {
+            self.live.insert(host, LiveAgents::new(host, gone_ns));
+        }
         self.sim.net_mut().with_transport(HostId(host.into()), |at, now| {
             at.start_agent((fabric, host), live, settings, (seed ^ now.0, now))
         })
+    }
+
+    /// Stops the agent of a host.
+    pub fn stop_agent(&mut self, host: u16) {
+        self.crossings = None;
+        self.live.remove(&host);
+        self.sim.net_mut().with_transport(HostId(host.into()), |at, _| at.stop_agent());
     }
 
     /// How the agents work together.
@@ -201,9 +218,27 @@ impl<T: Messenger> Watched<T> {
             self.report_at = now_ns + self.settings.report_ns;
             let reports: Vec<Report> = self.agents().map(|agent| agent.report(now_ns)).collect();
             self.view = View::new(&reports);
+            self.share();
         }
         let changes = self.locator.update(now_ns, self.clos.fabric(), &self.view);
         self.changes.extend(changes.into_iter().map(|change| (now_ns, change)));
+    }
+
+    /// Each agent hears who reports, and takes its share of the links among them.
+    fn share(&mut self) {
+        let reporting: Vec<u16> = self.view.hosts().collect();
+        for (&host, live) in &mut self.live {
+            let now = self.sim.net().now();
+            if !live.update(now.0, reporting.iter().copied()) {
+                continue;
+            }
+            self.crossings = None;
+            let (fabric, live) = (self.clos.fabric(), live.live());
+            self.sim.net_mut().with_transport(HostId(host.into()), |at, now| {
+                // The host is among them, and the settings fitted before.
+                let _ = at.replan(fabric, live, now);
+            });
+        }
     }
 
     /// What was named, in words, a line for each change.

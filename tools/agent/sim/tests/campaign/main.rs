@@ -5,4 +5,5 @@
 mod faults;
 mod healthy;
 mod host;
+mod live;
 mod thousand;
