@@ -89,8 +89,15 @@ fn assert_none(findings: &[Finding]) {
 
 #[test]
 fn the_core_is_pure() {
-    for folder in ["src", "srv6/src", "pmd/wire/src", "tools/fabric/src", "tools/roce/src", "tools/agent/src"]
-    {
+    for folder in [
+        "src",
+        "srv6/src",
+        "pmd/wire/src",
+        "tools/fabric/src",
+        "tools/roce/src",
+        "tools/agent/src",
+        "tools/agent/sim/src",
+    ] {
         let texts = files(folder, "rs");
         assert!(!texts.is_empty(), "no Rust file under {folder}");
         assert_none(&check_crate(&texts, |file, _| rules::purity(file)));
@@ -113,6 +120,7 @@ fn unsafe_stays_in_its_places() {
         "tools/fabric/src",
         "tools/roce/src",
         "tools/agent/src",
+        "tools/agent/sim/src",
         "tools/agentd/src",
         "tools/capi/src",
         "tools/programs/src",

@@ -41,6 +41,7 @@ pub enum AgentError {
 /// The prober of a host, its records, and the faults that it knows of.
 #[derive(Debug)]
 pub struct Agent {
+    share: SharePolicy,
     plan: Plan,
     prober: Prober,
     recorder: Recorder,
@@ -63,7 +64,24 @@ impl Agent {
         let plan = Plan::new(fabric, host, live, settings.share)?;
         let prober = Prober::new(&plan, settings.probe, seed, now_ns)?;
         let recorder = Recorder::new(&plan, settings.probe.timeout_ns, now_ns)?;
-        Ok(Self { plan, prober, recorder, locator: Locator::new(settings.locate) })
+        Ok(Self { share: settings.share, plan, prober, recorder, locator: Locator::new(settings.locate) })
+    }
+
+    /// Shares the links among the agents of the `live` hosts from now on; `None` for those of all hosts. Links that stay keep their records, and
+    /// probes in flight over the others count as neither lost nor returned. Returns whether anything changed; the numbers of paths
+    /// are other ones then.
+    ///
+    /// # Errors
+    /// If the own host is not among them, or the settings do not fit the new plan: nothing has changed.
+    pub fn replan(&mut self, fabric: &Fabric, live: Option<&[u16]>, now_ns: u64) -> Result<bool, AgentError> {
+        let plan = Plan::new(fabric, self.plan.host(), live, self.share)?;
+        if plan == self.plan {
+            return Ok(false);
+        }
+        let recorder = self.recorder.replanned(&self.plan, &plan)?;
+        self.prober.replan(&self.plan, &plan, now_ns)?;
+        (self.plan, self.recorder) = (plan, recorder);
+        Ok(true)
     }
 
     /// What it probes.

@@ -10,8 +10,8 @@
 //! | Module | What it is about |
 //! |---|---|
 //! | [`Plan`], [`Route`], [`Path`] | what to probe: carriers, addresses, the links of each path |
-//! | [`share`] | which agent probes which link |
-//! | [`Payload`] | what is in a probe |
+//! | [`share`], [`LiveAgents`] | which agent probes which link |
+//! | [`Payload`], [`frame`] | what is in a probe, and its packet |
 //! | [`Prober`] | when probes leave, which returns are theirs, which are lost |
 //! | [`Recorder`] | loss, round-trip times and transitions of each link |
 //! | [`View`], [`Locator`] | which component is at fault, from the reports of several agents |
@@ -25,7 +25,8 @@
 //! 2. Call [`Agent::on_timeout`] until it returns `false`.
 //! 3. Call [`Agent::poll`] until it returns nothing; send each probe on the port of its plane with the headers that [`Plan`] describes.
 //! 4. Every 10 to 100 ms, hand out the [`Agent::report`] and call [`Agent::locate`] with the reports of others.
-//! 5. Wait for a packet, or until [`Agent::next_timeout`].
+//! 5. Call [`Agent::replan`] when other agents come or go, if that is known.
+//! 6. Wait for a packet, or until [`Agent::next_timeout`].
 //!
 //! ```
 //! use spindrift_agent::{Agent, AgentSettings, Component, View};
@@ -67,6 +68,8 @@
 
 mod agent;
 mod explain;
+pub mod frame;
+mod live;
 mod locate;
 mod model;
 mod nic;
@@ -76,10 +79,12 @@ pub mod policy;
 mod prober;
 mod record;
 mod ring;
+mod scope;
 pub mod share;
 mod view;
 
 pub use agent::{Agent, AgentError, AgentSettings};
+pub use live::LiveAgents;
 pub use locate::{Change, Component, Evidence, Fault, Finding, LocateSettings, LocateSettingsError, Locator};
 pub use payload::{PAYLOAD_LEN, Payload, PayloadError, VERSION};
 pub use plan::{Path, Plan, PlanError, Route, probe_address};

@@ -20,6 +20,7 @@ use spindrift_srv6::{Fabric, Link, Node};
 
 use crate::model::{self, Fit, Group, Model};
 use crate::nic;
+use crate::scope::Scope;
 use crate::{Count, Path, View, Window};
 
 /// A part of a fabric that can fail.
@@ -269,8 +270,8 @@ enum End {
 /// Whether one of the named components is on a path over that of a finding.
 fn is_replaced(fabric: &Fabric, view: &View, old: &Finding, named: &[Component]) -> bool {
     let Some(&component) = old.components.first() else { return false };
-    let mut paths = view.counts(Window::Fast).filter(|&(path, _)| crosses(fabric, path, component));
-    paths.any(|(path, _)| named.iter().any(|&other| crosses(fabric, path, other)))
+    let paths = view.over(fabric, component, Window::Fast);
+    paths.into_iter().any(|(path, _)| named.iter().any(|&other| crosses(fabric, path, other)))
 }
 
 /// What each window says, the shortest one first: that of a component is the one that counts. `open` is what was at fault at the last update,
@@ -298,31 +299,29 @@ fn judge(
             .map(|(components, _)| *components);
         let hidden: Vec<Component> =
             dead.chain(past).filter_map(|components| components.first().copied()).collect();
-        let is_hidden = |path: Path| hidden.iter().any(|&component| crosses(fabric, path, component));
         for plane in 0..fabric.shape().planes {
-            let seen = || view.counts(window).filter(|(path, _)| path.plane() == Some(plane));
-            let is_unusual = |(path, count)| model::is_unusual(count, settings.noise) && !is_hidden(path);
-            if !seen().any(is_unusual) {
-                continue;
+            let scope = Scope { fabric, view, window, plane, hidden: &hidden };
+            let suspects = scope.suspects(settings.noise);
+            if !suspects.is_empty() {
+                let model = Model::new(&scope, &suspects, settings.noise, settings.certainty);
+                found.extend(accuse(&scope, &model, least, settings));
             }
-            let seen = seen().filter(|&(path, _)| !is_hidden(path));
-            let model = Model::new(fabric, seen, settings.noise, settings.certainty);
-            found.extend(accuse(&model, view, (window, least), settings));
         }
         let found = found.into_iter().filter(|finding| !has_healed(fabric, view, finding));
-        for finding in nic::join(fabric, view, window, found.collect()) {
+        for finding in nic::join((fabric, view, window), &hidden, found.collect()) {
             all.entry(finding.components.clone()).or_insert(finding);
         }
     }
     all
 }
 
-fn accuse(model: &Model, view: &View, judged: (Window, f64), settings: &LocateSettings) -> Vec<Finding> {
+fn accuse(scope: &Scope<'_>, model: &Model, least: f64, settings: &LocateSettings) -> Vec<Finding> {
     let fit = model.explain();
     let accused = fit.faults.iter().filter_map(|&(number, x)| {
         let group = model.group(number)?;
-        let limit = limit(view.running_ns(model.agents(group)), group, judged, settings);
-        accuse_one(model, &fit, (group, number, x), (judged.0, limit), settings)
+        let running_ns = scope.view.running_ns(model.agents(group));
+        let limit = limit(running_ns, group, (scope.window, least), settings);
+        accuse_one((scope, model), &fit, (group, number, x), limit, settings)
     });
     accused.collect()
 }
@@ -341,10 +340,10 @@ fn limit(running_ns: u64, group: &Group, (window, least): (Window, f64), setting
 }
 
 fn accuse_one(
-    model: &Model,
+    (scope, model): (&Scope<'_>, &Model),
     fit: &Fit,
     (group, number, x): (&Group, usize, f64),
-    (window, limit): (Window, f64),
+    limit: f64,
     settings: &LocateSettings,
 ) -> Option<Finding> {
     let (rate, through) = (model::rate_of(x), model.through(group));
@@ -356,19 +355,20 @@ fn accuse_one(
     if excess < settings.certainty || lead < settings.lead || is_contradicted {
         return None;
     }
-    let is_through = |at: usize| group.paths.binary_search(&at).is_ok();
     let mut agents: Vec<u16> = model.agents(group).collect();
     agents.sort_unstable();
     agents.dedup();
-    let beside = (0..)
-        .zip(&model.paths)
-        .filter(|&(at, (path, _))| !is_through(at) && agents.binary_search(&path.host).is_ok());
-    let beside = beside.fold(Count::default(), |sum, (_, &(_, count))| sum.plus(count));
+    // Both are in the same order.
+    let mut own = group.paths.iter().filter_map(|&at| Some(model.paths.get(at)?.0)).peekable();
+    let beside = agents.iter().flat_map(|&host| scope.of_agent(host));
+    let beside = beside.filter(|(path, ..)| own.next_if_eq(path).is_none());
+    let beside = beside.fold(Count::default(), |sum, (_, count, _)| sum.plus(count));
     let fault = Fault::of_rate(rate);
-    let evidence = Evidence { window, through, beside, paths: group.paths.len(), agents: agents.len() };
+    let evidence =
+        Evidence { window: scope.window, through, beside, paths: group.paths.len(), agents: agents.len() };
     let confidence = 1.0 / (1.0 + (-excess).exp() + (-lead).exp());
     let equals = equals.into_iter().filter_map(|equal| model.group(equal));
-    let mut components = group.components.clone();
+    let mut components = group.components.to_vec();
     components.extend(equals.flat_map(|equal| equal.components.iter().copied()));
     components.sort_unstable();
     components.dedup();
@@ -391,7 +391,7 @@ fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
     JUDGED.iter().take_while(|(window, _)| *window <= finding.evidence.window).any(|&(window, _)| {
         // Of a host at fault no port is clean. Other components are in one plane.
         let mut recent: BTreeMap<Option<u8>, Count> = BTreeMap::new();
-        for (path, count) in view.counts(window).filter(|&(path, _)| crosses(fabric, path, component)) {
+        for (path, count) in view.over(fabric, component, window) {
             let plane = recent.entry(path.plane()).or_default();
             *plane = plane.plus(count);
         }
@@ -402,7 +402,8 @@ fn has_healed(fabric: &Fabric, view: &View, finding: &Finding) -> bool {
 }
 
 pub(crate) fn crosses(fabric: &Fabric, path: Path, component: Component) -> bool {
-    let Some(way) = path.way_up(fabric) else { return false };
+    let Some(way) = path.way(fabric) else { return false };
+    let way = way.nodes();
     match component {
         Component::Node(node) => way.contains(&node),
         Component::Link((lower, upper)) => {

@@ -10,35 +10,96 @@
 //! way to count, once for all paths being one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use spindrift_srv6::Fabric;
-
+use crate::scope::{Scope, Suspects, parts};
 use crate::{Component, Count, Path};
 
 /// Components that the same observed paths cross.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    pub(crate) components: Vec<Component>,
+    pub(crate) components: Rc<[Component]>,
     /// Places in [`Model::paths`], ascending.
-    pub(crate) paths: Vec<usize>,
+    pub(crate) paths: Rc<[usize]>,
     /// How often each of these crosses a component.
     weights: Vec<u8>,
+    /// Those of `paths` that have lost anything, as places there.
+    lossy: Rc<[usize]>,
+    /// Probes of the others, each as often as it crosses the group.
+    clean: f64,
 }
 
-/// The components that the same paths cross, and the ways to count how often.
+/// The components that the same paths cross, and the ways to count how often beside once.
 #[derive(Default)]
 struct Alike {
     components: Vec<Component>,
     weights: BTreeSet<Vec<u8>>,
 }
 
-/// What was seen in one plane.
+impl Alike {
+    /// A group for each way to count how often the paths cross these components: first once for all of them.
+    fn groups(self, places: Vec<usize>, paths: &[(Path, Count)]) -> Vec<Group> {
+        let count = |at: &usize| paths.get(*at).map(|&(_, count)| count).unwrap_or_default();
+        let is_lossy = |(_, at): &(usize, &usize)| count(at).lost > 0;
+        let lossy: Rc<[usize]> = (0..).zip(&places).filter(is_lossy).map(|(place, _)| place).collect();
+        let (components, places): (Rc<[_]>, Rc<[_]>) = (self.components.into(), places.into());
+        let once = std::iter::once(vec![1; places.len()]);
+        let group = |weights: Vec<u8>| {
+            let clean = places.iter().zip(&weights).map(|(at, &weight)| (count(at), weight));
+            let clean = clean.filter(|(count, _)| count.lost == 0);
+            Group {
+                clean: clean.map(|(count, weight)| f64::from(count.sent) * f64::from(weight)).sum(),
+                components: Rc::clone(&components),
+                paths: Rc::clone(&places),
+                weights,
+                lossy: Rc::clone(&lossy),
+            }
+        };
+        once.chain(self.weights).map(group).collect()
+    }
+}
+
+/// The places of the paths that cross each component, and how often they do.
+#[derive(Default)]
+struct Crossing {
+    numbers: BTreeMap<Component, usize>,
+    paths: Vec<Vec<(usize, u8)>>,
+    /// The components of the path before, from the host up: those of one host begin alike.
+    before: [Option<(Component, usize)>; 6],
+}
+
+impl Crossing {
+    fn add(&mut self, place: usize, component: Component, path: (usize, u8)) {
+        let before = self.before.get(place).copied().flatten().filter(|(before, _)| *before == component);
+        let number = match before {
+            Some((_, number)) => number,
+            None => *self.numbers.entry(component).or_insert_with(|| {
+                self.paths.push(Vec::new());
+                self.paths.len() - 1
+            }),
+        };
+        if let Some(before) = self.before.get_mut(place) {
+            *before = Some((component, number));
+        }
+        if let Some(paths) = self.paths.get_mut(number) {
+            paths.push(path);
+        }
+    }
+
+    fn in_order(mut self) -> impl Iterator<Item = (Component, Vec<(usize, u8)>)> {
+        let numbers = std::mem::take(&mut self.numbers);
+        let mut paths = self.paths;
+        numbers
+            .into_iter()
+            .filter_map(move |(component, number)| Some((component, std::mem::take(paths.get_mut(number)?))))
+    }
+}
+
+/// What was seen in one plane, of the components that a path with unusual loss crosses.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) paths: Vec<(Path, Count)>,
     pub(crate) groups: Vec<Group>,
-    /// Groups that a path with unusual loss crosses.
-    suspects: Vec<usize>,
     /// `-ln(1 - noise)`.
     noise_x: f64,
     penalty: f64,
@@ -104,46 +165,28 @@ pub(crate) fn is_unusual(count: Count, noise: f64) -> bool {
 }
 
 impl Model {
-    /// The paths of a plane. What the fabric has no path for is left out.
-    pub(crate) fn new(
-        fabric: &Fabric,
-        seen: impl Iterator<Item = (Path, Count)>,
-        noise: f64,
-        penalty: f64,
-    ) -> Self {
+    /// The paths over suspects.
+    pub(crate) fn new(scope: &Scope<'_>, suspects: &Suspects, noise: f64, penalty: f64) -> Self {
         let mut paths = Vec::new();
-        let mut crossing: BTreeMap<Component, Vec<(usize, u8)>> = BTreeMap::new();
-        for (path, count) in seen.filter(|(_, count)| count.sent > 0) {
-            let Some(way) = path.way_up(fabric) else { continue };
+        let mut crossing = Crossing::default();
+        for (path, count, way) in scope.over(suspects) {
             let at = paths.len();
             paths.push((path, count));
-            for pair in way.windows(2) {
-                let &[lower, upper] = pair else { continue };
-                let link = Component::Link((lower.min(upper), lower.max(upper)));
-                crossing.entry(link).or_default().push((at, 1));
-                let weight = if upper == path.top { 1 } else { 2 };
-                crossing.entry(Component::Node(upper)).or_default().push((at, weight));
+            for (place, part) in parts(way.nodes()).enumerate().filter(|&(_, part)| suspects.has(part)) {
+                let is_passed = matches!(part, Component::Node(node) if node != path.top);
+                crossing.add(place, part, (at, if is_passed { 2 } else { 1 }));
             }
         }
         let mut alike: BTreeMap<Vec<usize>, Alike> = BTreeMap::new();
-        for (component, crossed) in crossing {
-            let (paths, weights): (Vec<usize>, Vec<u8>) = crossed.into_iter().unzip();
-            let once = vec![1; paths.len()];
-            let alike = alike.entry(paths).or_default();
+        for (component, crossed) in crossing.in_order() {
+            let is_once = crossed.iter().all(|&(_, weight)| weight == 1);
+            let weights = crossed.iter().map(|&(_, weight)| weight).collect();
+            let alike = alike.entry(crossed.into_iter().map(|(at, _)| at).collect()).or_default();
             alike.components.push(component);
-            alike.weights.extend([once, weights]);
+            alike.weights.extend(Some(weights).filter(|_: &Vec<u8>| !is_once));
         }
-        let groups = alike.into_iter().flat_map(|(paths, Alike { components, weights })| {
-            let group =
-                move |weights| Group { components: components.clone(), paths: paths.clone(), weights };
-            weights.into_iter().map(group)
-        });
-        let groups: Vec<_> = groups.collect();
-        let unusual: Vec<bool> = paths.iter().map(|&(_, count)| is_unusual(count, noise)).collect();
-        let is_unusual = |&at: &usize| unusual.get(at).copied().unwrap_or_default();
-        let suspects = (0..).zip(&groups).filter(|(_, group)| group.paths.iter().any(is_unusual));
-        let suspects = suspects.map(|(number, _)| number).collect();
-        Self { paths, groups, suspects, noise_x: x_of(noise), penalty }
+        let groups = alike.into_iter().flat_map(|(places, alike)| alike.groups(places, &paths)).collect();
+        Self { paths, groups, noise_x: x_of(noise), penalty }
     }
 
     pub(crate) fn group(&self, number: usize) -> Option<&Group> {
@@ -161,17 +204,26 @@ impl Model {
         counts.fold(Count::default(), |sum, &(_, count)| sum.plus(count))
     }
 
-    /// The paths of a group: their counts, the `x` that other faults have on each, and how often it crosses the group.
-    fn paths_of<'a>(
+    /// The paths of a group that have lost anything: their counts, the `x` that other faults have on each, and how often it crosses the group.
+    ///
+    /// Of the others, which are most, the sum of their probes is enough: their log-likelihood falls evenly as `x` grows.
+    fn lossy_paths<'a>(
         &'a self,
         number: usize,
         fit: &'a Fit,
         own_x: f64,
     ) -> impl Iterator<Item = (Count, f64, f64)> + 'a {
-        self.crossed(number).filter_map(move |(at, weight)| {
-            let others = fit.x.get(&at).copied().unwrap_or_default() - weight * own_x;
-            Some((self.paths.get(at)?.1, self.noise_x + others.max(0.0), weight))
+        self.groups.get(number).into_iter().flat_map(move |group| {
+            group.lossy.iter().filter_map(move |&place| {
+                let (&at, weight) = (group.paths.get(place)?, f64::from(*group.weights.get(place)?));
+                let others = fit.x.get(&at).copied().unwrap_or_default() - weight * own_x;
+                Some((self.paths.get(at)?.1, self.noise_x + others.max(0.0), weight))
+            })
         })
+    }
+
+    fn clean(&self, number: usize) -> f64 {
+        self.groups.get(number).map_or(0.0, |group| group.clean)
     }
 
     fn crossed(&self, number: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
@@ -182,7 +234,8 @@ impl Model {
 
     /// The most likely `x` of a group, all others as they are.
     fn best_x(&self, number: usize, fit: &Fit, own_x: f64) -> f64 {
-        let paths: Vec<_> = self.paths_of(number, fit, own_x).collect();
+        let paths: Vec<_> = self.lossy_paths(number, fit, own_x).collect();
+        let clean = self.clean(number);
         // The derivative, which falls.
         let rises_at = |x: f64| {
             let slope = |&(count, others, weight): &(Count, f64, f64)| {
@@ -190,7 +243,7 @@ impl Model {
                 let passes = (-(others + weight * x)).exp();
                 weight * (lost * passes / (1.0 - passes) - (f64::from(count.sent) - lost))
             };
-            paths.iter().map(slope).sum::<f64>() > 0.0
+            paths.iter().map(slope).sum::<f64>() > clean
         };
         if !rises_at(0.0) {
             return 0.0;
@@ -213,7 +266,8 @@ impl Model {
         let gain = |(count, others, weight): (Count, f64, f64)| {
             log_likelihood(count, others + weight * x) - log_likelihood(count, others)
         };
-        if x > 0.0 { self.paths_of(number, fit, 0.0).map(gain).sum() } else { 0.0 }
+        let lossy = || self.lossy_paths(number, fit, 0.0).map(gain).sum::<f64>();
+        if x > 0.0 { lossy() - x * self.clean(number) } else { 0.0 }
     }
 
     /// The most likely loss of each of these groups; that of a pinned one is given.
@@ -260,7 +314,7 @@ impl Model {
         // The entries of one group have the same paths.
         let paths = |number: usize| self.groups.get(number).map(|group| &group.paths);
         let is_other = |&number: &usize| !except.iter().any(|&not| paths(not) == paths(number));
-        let others = self.suspects.iter().copied().filter(is_other);
+        let others = (0..self.groups.len()).filter(is_other);
         let mut others: Vec<(usize, f64)> =
             others.map(|number| (number, self.most_of(number, fit))).collect();
         // The first of equals stays first, so that the order of groups decides and not that of floating-point sums.
@@ -283,7 +337,8 @@ impl Model {
         let most = |(count, others, _): (Count, f64, f64)| {
             if count.loss() > rate_of(others) { surprise(count, rate_of(others)) } else { 0.0 }
         };
-        self.paths_of(number, fit, 0.0).map(most).sum()
+        // A path that lost nothing gains nothing.
+        self.lossy_paths(number, fit, 0.0).map(most).sum()
     }
 
     /// The faults that explain best what was seen, each worth its penalty.
@@ -360,6 +415,34 @@ fn numbers(fit: &Fit) -> Vec<usize> {
 
 fn except(chosen: &[usize], out: usize) -> Vec<usize> {
     chosen.iter().copied().filter(|&number| number != out).collect()
+}
+
+#[cfg(test)]
+impl Model {
+    /// The sums over lossy paths and clean ones are those over all paths of a group, one by one, with nothing and with something else at fault.
+    pub(crate) fn check_against_all_paths(&self) {
+        let others = self.fit(&[0], None);
+        for fit in [Fit::default(), others] {
+            for number in 0..self.groups.len() {
+                let gain_at = |x: f64| {
+                    let one = |(at, weight): (usize, f64)| {
+                        let before = self.noise_x + fit.x.get(&at).copied().unwrap_or_default().max(0.0);
+                        let count = self.paths[at].1;
+                        log_likelihood(count, before + weight * x) - log_likelihood(count, before)
+                    };
+                    self.crossed(number).map(one).sum::<f64>()
+                };
+                let (x, gain) = (self.best_x(number, &fit, 0.0), self.gain_of(number, &fit));
+                assert!((gain - gain_at(x)).abs() < 1e-6 * (1.0 + gain.abs()), "{gain} {}", gain_at(x));
+                // No other loss explains more.
+                for other in [0.0, x / 2.0, x * 0.99, x * 1.01 + 1e-6, x + 0.1] {
+                    let less = gain_at(other.min(MAX_X));
+                    assert!(less <= gain + 1e-6 * (1.0 + gain.abs()), "{number}: {other} {x}: {less} {gain}");
+                }
+                assert!(self.most_of(number, &fit) >= gain - 1e-6 * (1.0 + gain.abs()));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

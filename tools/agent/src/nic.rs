@@ -6,8 +6,13 @@ use crate::locate::crosses;
 use crate::{Component, Fault, Finding, Path, View, Window};
 
 /// Names a host's NIC in place of its ports if all of several planes' ports are at fault. If those of other planes show the same loss,
-/// but are not certain yet, nothing is named for now, unless something else explains it there.
-pub(crate) fn join(fabric: &Fabric, view: &View, window: Window, found: Vec<Finding>) -> Vec<Finding> {
+/// but are not certain yet, nothing is named for now, unless something else explains it there: something that was found, or that is `hidden` from the window
+/// because it is known.
+pub(crate) fn join(
+    (fabric, view, window): (&Fabric, &View, Window),
+    hidden: &[Component],
+    found: Vec<Finding>,
+) -> Vec<Finding> {
     let planes = fabric.shape().planes;
     if planes == 1 {
         // A NIC is the end of its only link.
@@ -23,8 +28,8 @@ pub(crate) fn join(fabric: &Fabric, view: &View, window: Window, found: Vec<Find
         let rate = ports.iter().map(|port| port.fault.rate()).sum::<f64>() / ports.len().max(1) as f64;
         let is_lossy = |plane| {
             let Some(path) = to_t0(fabric, host, plane) else { return false };
-            let is_explained =
-                rest.iter().flat_map(|other| &other.components).any(|&other| crosses(fabric, path, other));
+            let mut known = rest.iter().flat_map(|other| &other.components).chain(hidden);
+            let is_explained = known.any(|&other| crosses(fabric, path, other));
             !is_explained && view.count(path, window).loss() >= rate / 2.0
         };
         if ports.len() == usize::from(planes) {

@@ -18,6 +18,19 @@ pub struct Path {
     pub top: Node,
 }
 
+/// The nodes of a path from the host up, at most four.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    nodes: [Node; 4],
+    len: usize,
+}
+
+impl Way {
+    pub(crate) fn nodes(&self) -> &[Node] {
+        self.nodes.get(..self.len).unwrap_or_default()
+    }
+}
+
 /// How the packets of a [`Path`] travel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -88,19 +101,30 @@ impl Path {
 
     /// The nodes from the host up to the switch where the probe turns; `None` where the host does not reach it upwards.
     pub fn way_up(self, fabric: &Fabric) -> Option<Vec<Node>> {
+        Some(self.way(fabric)?.nodes().to_vec())
+    }
+
+    /// The same, without memory of its own.
+    pub(crate) fn way(self, fabric: &Fabric) -> Option<Way> {
         let plane = self.plane()?;
         let number = fabric.hosts().get(usize::from(self.host))?.t0;
         let (host, t0) = (Node::Host(self.host), Node::T0 { plane, number });
         let shape = fabric.shape();
         let pod = fabric.pod_of(t0)?;
-        match self.top {
-            top if top == t0 => Some(vec![host, t0]),
-            top @ Node::T0 { .. } => fabric.uplinks(t0).any(|node| node == top).then(|| vec![host, t0, top]),
-            top @ Node::T1 { .. } => (fabric.pod_of(top)? == pod).then(|| vec![host, t0, top]),
-            top @ Node::T2 { number, .. } => {
+        let top = self.top;
+        match top {
+            _ if top == t0 => Some(Way { nodes: [host, t0, t0, t0], len: 2 }),
+            Node::T0 { .. } => fabric
+                .uplinks(t0)
+                .any(|node| node == top)
+                .then_some(Way { nodes: [host, t0, top, top], len: 3 }),
+            Node::T1 { .. } => {
+                (fabric.pod_of(top)? == pod).then_some(Way { nodes: [host, t0, top, top], len: 3 })
+            }
+            Node::T2 { number, .. } => {
                 fabric.segment_of(top, plane)?;
                 let number = pod.checked_mul(shape.t1)?.checked_add(number.checked_div(shape.t2)?)?;
-                Some(vec![host, t0, Node::T1 { plane, number }, top])
+                Some(Way { nodes: [host, t0, Node::T1 { plane, number }, top], len: 4 })
             }
             Node::Host(_) => None,
         }
@@ -108,7 +132,7 @@ impl Path {
 
     /// The highest link of the path; `None` where there is no such path.
     pub fn link(self, fabric: &Fabric) -> Option<Link> {
-        match *self.way_up(fabric)? {
+        match *self.way(fabric)?.nodes() {
             [.., below, top] => Some((below.min(top), below.max(top))),
             _ => None,
         }

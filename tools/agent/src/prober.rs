@@ -234,6 +234,13 @@ impl ProbeSettings {
     }
 }
 
+/// Slots of an interval for so many paths.
+const fn slots(settings: &ProbeSettings, paths: usize) -> u64 {
+    let most = settings.probes_per_interval as usize;
+    let slots = if paths < most { paths } else { most };
+    if slots == 0 { 1 } else { slots as u64 }
+}
+
 impl Prober {
     /// A prober that starts now. `seed` must be from a cryptographic source: nonces are drawn from it.
     ///
@@ -248,7 +255,7 @@ impl Prober {
         let paths: Vec<_> = plan.routes().map(|route| route.path).collect();
         let lower = plan.lower().len();
         settings.check(lower)?;
-        let slots = (settings.probes_per_interval as usize).min(paths.len()).max(1) as u64;
+        let slots = slots(&settings, paths.len());
         let mut rng = ChaCha12Rng::from_seed(seed);
         let run = rng.next_u64();
         // Agents that start together do not send together.
@@ -271,6 +278,41 @@ impl Prober {
             stalled_seq: 0,
             counters: ProbeCounters::default(),
         })
+    }
+
+    /// Probes the paths of another plan of the same host from now on. Probes in flight over paths that stay are as before.
+    ///
+    /// # Errors
+    /// If the settings do not fit the plan: nothing has changed.
+    pub(crate) fn replan(
+        &mut self,
+        before: &Plan,
+        plan: &Plan,
+        now_ns: u64,
+    ) -> Result<(), ProbeSettingsError> {
+        let lower = plan.lower().len();
+        self.settings.check(lower)?;
+        self.advance(now_ns);
+        let numbers: Vec<_> = before.routes().map(|route| plan.number(route.path)).collect();
+        for sent in &mut self.sent {
+            let number = numbers.get(sent.path).copied().flatten();
+            sent.path = number.unwrap_or(usize::MAX);
+            if number.is_none() && sent.state == State::InFlight {
+                sent.state = State::Void;
+                self.counters.void += 1;
+            }
+        }
+        self.pass_decided();
+        // The next slot is when it was due, and the first one of the new intervals.
+        self.start_ns = self.slot_ns(self.slot);
+        self.slot = 0;
+        self.paths = plan.routes().map(|route| route.path).collect();
+        self.lower = lower;
+        self.slots = slots(&self.settings, self.paths.len());
+        // Room for those in flight stays.
+        self.capacity = self.capacity.max(2 * self.settings.in_flight(self.slots) as usize);
+        self.turn %= (self.paths.len() - lower).max(1);
+        Ok(())
     }
 
     /// How the prober probes.
@@ -440,9 +482,10 @@ impl Prober {
         }
         let (now_ns, stalled) = (self.now_ns, payload.seq < self.stalled_seq);
         let number = self.sent_mut(payload.seq).ok_or(Refused::Unknown)?.path;
-        let path = self.paths.get(number).copied();
+        // There is none if the path is no longer in the plan.
+        let path = self.paths.get(number).copied().unwrap_or(payload.path);
         let sent = self.sent_mut(payload.seq).ok_or(Refused::Unknown)?;
-        if sent.nonce != payload.nonce || path != Some(payload.path) || payload.path.plane() != Some(plane) {
+        if sent.nonce != payload.nonce || path != payload.path || payload.path.plane() != Some(plane) {
             return Err(Refused::Forged);
         }
         match sent.state {

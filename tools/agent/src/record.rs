@@ -341,6 +341,20 @@ impl Recorder {
         Ok(Self { host: plan.host(), timeout_ns, start_ns: now_ns, links, tops })
     }
 
+    /// The records for another plan of the same host: those of links that stay, and new ones.
+    ///
+    /// # Errors
+    /// See [`RecordError::Histogram`].
+    pub(crate) fn replanned(&self, before: &Plan, plan: &Plan) -> Result<Self, RecordError> {
+        let new = Self::new(plan, self.timeout_ns, self.start_ns)?;
+        let keep = |(number, (route, new)): (usize, (&crate::Route, LinkRecord))| {
+            let old = before.number(route.path).and_then(|old| self.links.get(old));
+            old.map_or(new, |old| LinkRecord { below: plan.below(number), ..old.clone() })
+        };
+        let links = plan.routes().zip(new.links).enumerate().map(keep).collect();
+        Ok(Self { links, ..new })
+    }
+
     /// Takes note of how a probe ended.
     pub fn record(&mut self, outcome: &Outcome) {
         let below = self.links.get(outcome.path).and_then(|link| link.below);

@@ -123,6 +123,8 @@ struct State {
     own: Option<Vec<u8>>,
     events: VecDeque<String>,
     others: BTreeMap<u16, Other>,
+    /// The reports of `others`.
+    view: View,
     /// Rounds that have succeeded.
     rounds: u64,
     error: Option<String>,
@@ -133,7 +135,23 @@ struct State {
 struct Other {
     bytes: Vec<u8>,
     since: Instant,
-    report: Report,
+}
+
+impl State {
+    /// Notes what the server has under a host's key.
+    fn note(&mut self, host: u16, reply: Option<Vec<u8>>) {
+        let is_known = |bytes: &Vec<u8>| self.others.get(&host).is_some_and(|other| other.bytes == *bytes);
+        if reply.as_ref().is_some_and(is_known) {
+            return;
+        }
+        if let Some((report, bytes)) = reply.and_then(|bytes| Some((Written::read(&bytes, host)?, bytes))) {
+            self.view.insert(&report);
+            self.others.insert(host, Other { bytes, since: Instant::now() });
+        } else {
+            self.view.remove(host);
+            self.others.remove(&host);
+        }
+    }
 }
 
 impl Shared {
@@ -179,9 +197,10 @@ impl Cluster {
     /// What the other agents report now.
     pub fn view(&self) -> View {
         let state = self.shared.lock();
-        View::new(
-            state.others.values().filter(|other| other.since.elapsed() < STALE).map(|other| &other.report),
-        )
+        let mut view = state.view.clone();
+        let stale = state.others.iter().filter(|(_, other)| other.since.elapsed() >= STALE);
+        stale.for_each(|(host, _)| view.remove(*host));
+        view
     }
 
     /// The hosts whose agents report now.
@@ -286,18 +305,7 @@ impl Worker {
         }
         let mut state = self.shared.lock();
         for (host, reply) in found {
-            let Some(bytes) = reply else {
-                state.others.remove(&host);
-                continue;
-            };
-            if state.others.get(&host).is_some_and(|other| other.bytes == bytes) {
-                continue;
-            }
-            if let Some(report) = Written::read(&bytes, host) {
-                state.others.insert(host, Other { bytes, since: Instant::now(), report });
-            } else {
-                state.others.remove(&host);
-            }
+            state.note(host, reply);
         }
         Ok(())
     }
@@ -334,6 +342,27 @@ mod tests {
         let bytes = serde_json::to_vec(&Written::from(&report())).unwrap();
         assert_eq!(Written::read(&bytes, 9), Some(report()));
         assert_eq!(Written::read(&bytes, 8), None, "under the key of another host");
+    }
+
+    /// The view has the reports of those hosts whose keys hold one, and the latest of each.
+    #[test]
+    fn the_view_follows_the_server() {
+        let mut state = State::default();
+        let hosts = |state: &State| state.view.hosts().collect::<Vec<_>>();
+        let bytes = |report: &Report| serde_json::to_vec(&Written::from(report)).unwrap();
+        state.note(9, Some(bytes(&report())));
+        assert_eq!((hosts(&state), state.others.len()), (vec![9], 1));
+        let since = state.others[&9].since;
+        state.note(9, Some(bytes(&report())));
+        assert_eq!(state.others[&9].since, since, "an agent that has stopped writes nothing new");
+        let newer = Report { paths: vec![], ..report() };
+        state.note(9, Some(bytes(&newer)));
+        assert_eq!(state.view, View::new([&newer]));
+        for gone in [None, Some(b"{}".to_vec())] {
+            state.note(9, Some(bytes(&report())));
+            state.note(9, gone);
+            assert_eq!((hosts(&state), state.others.len()), (vec![], 0));
+        }
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What the fuzz target `probes` checks, shared with the replay that runs on a stable compiler: packets of anybody at the address of an agent.
 
+use spindrift_agent::frame::{self, LEN, Template};
 use spindrift_agent::{Agent, AgentSettings, probe_address};
 use spindrift_srv6::{Fabric, FabricHost, Shape};
-
-use crate::frame::{self, LEN, Template};
 
 /// Probes that are kept to come back.
 const KEPT: usize = 64;

@@ -3,7 +3,6 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`frame`] | probes as packets |
 //! | [`runner`] | the loop |
 //! | [`cluster`] | what several agents know together |
 //! | [`deny`] | what transports are told to avoid |
@@ -18,7 +17,6 @@
 mod api;
 pub mod cluster;
 pub mod deny;
-pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod history;

@@ -7,25 +7,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spindrift_agent::frame::{self, Template};
 use spindrift_agent::policy::{Decision, Deny, Policy};
 use spindrift_agent::{
-    Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, PAYLOAD_LEN,
-    ProbeCounters, View, Window, probe_address,
+    Agent, AgentError, AgentSettings, Change, Component, Fault, Finding, LinkState, LiveAgents, PAYLOAD_LEN,
+    ProbeCounters, Route, View, Window, probe_address,
 };
 use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
 
 use crate::cluster::Cluster;
 use crate::deny::{Messenger, Told, rules};
-use crate::frame::{self, Template};
 use crate::published::{Published, Source};
 use crate::snapshot::{
     CountReport, DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, PlaneCount, Probes,
     Scene, Snapshot, Store,
 };
 
-/// How often faults are located.
-const LOCATE_NS: u64 = 50_000_000;
+/// How often faults are located: what loses all packets is to be named within 100 ms.
+const LOCATE_NS: u64 = 20_000_000;
+/// The time between two times, at least, as a multiple of what the last one took, since probing waits meanwhile; and the longest.
+const LOCATE_REST: u64 = 10;
+const LOCATE_MOST_NS: u64 = 250_000_000;
+/// How often the own report is handed out, of which the store takes one each 200 ms.
+const REPORT_NS: u64 = 50_000_000;
+/// How long after its report has gone from the store another agent's links are taken over.
+const GONE_NS: u64 = 1_000_000_000;
 /// How often what the agent knows is published.
 const PUBLISH_NS: u64 = 250_000_000;
 /// Packets that are taken from a port before the others have their turn.
@@ -90,6 +97,7 @@ impl Event {
 
 struct Port {
     socket: TunnelSocket,
+    outer: Ipv6Addr,
     inner: Ipv6Addr,
     shown: Plane,
 }
@@ -128,10 +136,14 @@ pub struct Runner {
     /// The planes whose T0 switch does not reply.
     silent: BTreeSet<u8>,
     cluster: Option<Arc<Cluster>>,
+    /// The agents that share the links, as the store tells.
+    live: LiveAgents,
+    reported_at: u64,
     denier: Option<Denier>,
     /// The findings that were told of, and whether they were said to be down.
     told: BTreeMap<Vec<Component>, bool>,
-    counts: bool,
+    /// When the counts of probes are told of next: never, if nobody asks.
+    count_at: u64,
     published: Arc<Published>,
 }
 
@@ -159,32 +171,37 @@ impl Runner {
                 address: outer.to_string(),
                 probe_address: inner.to_string(),
             };
-            ports.push((Port { socket, inner, shown }, outer));
+            ports.push(Port { socket, outer, inner, shown });
         }
-        let templates = agent.plan().routes().filter_map(|route| {
-            let (port, outer) = ports.get(usize::from(route.plane))?;
-            Some(Template::new(route, *outer, port.inner))
-        });
-        let templates = templates.collect();
-        let ports = ports.into_iter().map(|(port, _)| port).collect();
-        let runner = Self {
+        let mut runner = Self {
             fabric,
             agent,
             ports,
-            templates,
+            templates: Vec::new(),
             began: Instant::now(),
             started: time_of_day(),
             unsent: 0,
             send_error: None,
             silent: BTreeSet::new(),
             cluster: None,
+            live: LiveAgents::new(host, GONE_NS),
+            reported_at: 0,
             denier: None,
             told: BTreeMap::new(),
-            counts: false,
+            count_at: u64::MAX,
             published: Arc::default(),
         };
+        runner.make_templates();
         runner.publish(0);
         Ok(runner)
+    }
+
+    fn make_templates(&mut self) {
+        let template = |route: &Route| {
+            let port = self.ports.get(usize::from(route.plane))?;
+            Some(Template::new(route, port.outer, port.inner))
+        };
+        self.templates = self.agent.plan().routes().filter_map(template).collect();
     }
 
     /// Works together with other agents from now on.
@@ -199,7 +216,7 @@ impl Runner {
 
     /// Tells 20 times a second what became of the probes of 50 ms, from now on.
     pub fn tell_counts(&mut self) {
-        self.counts = true;
+        self.count_at = self.now_ns();
     }
 
     /// The agent.
@@ -235,8 +252,8 @@ impl Runner {
             while self.agent.on_timeout(now_ns) {}
             self.send(now_ns);
             if now_ns >= locate_at {
-                locate_at = now_ns + LOCATE_NS;
                 let others = self.exchange(now_ns);
+                self.share(now_ns);
                 let changes = self.agent.locate(now_ns, &self.fabric, others);
                 let events = changes.iter().map(|change| self.event(change, now_ns)).collect::<Vec<_>>();
                 let events = events.into_iter().chain(self.changed(now_ns)).collect::<Vec<_>>();
@@ -248,9 +265,12 @@ impl Runner {
                     self.published.note(&event);
                     tell(event);
                 }
-                if self.counts {
-                    tell(Event::Counted(self.counted(now_ns)));
-                }
+                let took_ns = self.now_ns().saturating_sub(now_ns);
+                locate_at = now_ns + (LOCATE_REST * took_ns).clamp(LOCATE_NS, LOCATE_MOST_NS);
+            }
+            if now_ns >= self.count_at {
+                self.count_at = now_ns + Window::Fast.span_ns();
+                tell(Event::Counted(self.counted(now_ns)));
             }
             if now_ns >= publish_at {
                 publish_at = now_ns + PUBLISH_NS;
@@ -258,7 +278,7 @@ impl Runner {
                 self.publish(now_ns);
                 self.send_error = None;
             }
-            let due = self.agent.next_timeout().min(locate_at).min(publish_at);
+            let due = self.agent.next_timeout().min(locate_at).min(publish_at).min(self.count_at);
             self.wait(due.saturating_sub(self.now_ns()))?;
         }
         self.publish(self.now_ns());
@@ -266,10 +286,27 @@ impl Runner {
     }
 
     /// Hands out the own report, and takes those of the other agents.
-    fn exchange(&self, now_ns: u64) -> View {
+    fn exchange(&mut self, now_ns: u64) -> View {
         let Some(cluster) = &self.cluster else { return View::default() };
-        cluster.publish(&self.agent.report(now_ns));
+        if now_ns >= self.reported_at + REPORT_NS {
+            self.reported_at = now_ns;
+            cluster.publish(&self.agent.report(now_ns));
+        }
         cluster.view()
+    }
+
+    /// Takes the share of the links that is this agent's among those that report. While the store is away nothing is known about them, and it
+    /// stays as it is.
+    fn share(&mut self, now_ns: u64) {
+        let Some(cluster) = &self.cluster else { return };
+        let (rounds, error) = cluster.condition();
+        if rounds == 0 || error.is_some() || !self.live.update(now_ns, cluster.hosts()) {
+            return;
+        }
+        // The own host is among them, and the settings have fitted before.
+        if let Ok(true) = self.agent.replan(&self.fabric, self.live.live(), now_ns) {
+            self.make_templates();
+        }
     }
 
     /// An interface that was down has lost the address of probes.

@@ -5,6 +5,7 @@
 mod faults;
 mod healthy;
 mod lab;
+mod live;
 mod pairs;
 mod plan;
 mod policy;

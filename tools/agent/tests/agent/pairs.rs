@@ -101,6 +101,22 @@ fn a_gray_link_is_seen_beside_a_lossy_host() {
     assert_eq!(lab.named(), [vec![Component::Link(port)], vec![Component::Link(link)]], "{}", lab.words());
 }
 
+/// A port that loses packets is named while the switch of the host's other port is dead: that loss is explained, and says nothing about the NIC.
+#[test]
+fn a_gray_port_is_seen_beside_a_dead_switch_of_another_plane() {
+    let mut lab = Lab::new(fabric((2, 1, 0), (1, 0), 3), 1);
+    let port = (spindrift_srv6::Node::Host(1), t0(1, 0));
+    lab.run(1_000 * MS);
+    lab.breaks = vec![Break::Silent(t0(0, 0)), Break::Gray(port, 0.02)];
+    lab.run(10_000 * MS);
+    assert_eq!(
+        lab.named(),
+        [vec![Component::Link(port)], vec![Component::Node(t0(0, 0))]],
+        "{}",
+        lab.words()
+    );
+}
+
 /// The same when a whole T1 switch fails beside a link of another one.
 #[test]
 fn a_link_is_seen_beside_a_dead_switch() {

@@ -1,9 +1,11 @@
-//! Probes as packets: UDP in IPv6 in IPv6 (see [`Plan`](spindrift_agent::Plan)).
+//! Probes as packets: UDP in IPv6 in IPv6 (see [`Plan`]).
 
 use std::net::Ipv6Addr;
 
+#[cfg(doc)]
+use crate::Plan;
+use crate::{PAYLOAD_LEN, Payload, Route};
 use etherparse::{IpNumber, Ipv6Header, UdpHeader};
-use spindrift_agent::{PAYLOAD_LEN, Payload, Route};
 
 /// UDP port of probes, on both sides.
 pub const PROBE_PORT: u16 = 4_972;
@@ -86,10 +88,10 @@ pub fn payload(packet: &[u8], inner: Ipv6Addr) -> Option<&[u8]> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use spindrift_agent::{Path, Plan, SharePolicy, probe_address};
     use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
     use super::*;
+    use crate::{Path, Plan, SharePolicy, probe_address};
 
     fn template() -> (Template, Payload, Ipv6Addr) {
         let host = |name: &str, t0| FabricHost { name: name.into(), t0, downlink: 0 };
