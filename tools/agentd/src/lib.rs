@@ -9,6 +9,7 @@
 //! | [`deny`] | what transports are told to avoid |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
+//! | [`exporter`] | the counters of processes over HTTP |
 //! | [`token`] | the secret that requests may have to show |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`published`] | what the threads have in common |
@@ -18,6 +19,7 @@
 mod api;
 pub mod cluster;
 pub mod deny;
+pub mod exporter;
 pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -29,5 +31,6 @@ pub mod metrics;
 mod page;
 pub mod published;
 pub mod runner;
+mod serve;
 pub mod snapshot;
 pub mod token;

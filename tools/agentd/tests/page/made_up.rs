@@ -14,6 +14,7 @@ use spindrift_agentd::snapshot::{
     DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition,
 };
 use spindrift_agentd::token::Token;
+use spindrift_control::{ControlDir, Watch};
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
 /// Loss by the ends of a link, as shares.
@@ -25,6 +26,8 @@ pub(crate) struct MadeUp {
     others: Arc<Mutex<View>>,
     own: Mutex<Option<Report>>,
     pub(crate) start: f64,
+    /// Control sockets of processes whose counters are shown.
+    pub(crate) processes: Vec<ControlDir>,
 }
 
 pub(crate) fn now() -> f64 {
@@ -67,6 +70,7 @@ impl MadeUp {
             others: Arc::default(),
             own: Mutex::default(),
             start: now(),
+            processes: Vec::new(),
         }
     }
 
@@ -183,6 +187,7 @@ impl MadeUp {
         let others = Arc::clone(&self.others);
         let view = move || others.lock().unwrap().clone();
         let source = Source::new(self.fabric.clone(), Arc::clone(&self.published), view).with_history(kept);
+        let source = source.with_processes(Watch::all(self.processes.clone()));
         Server::start(address.parse().unwrap(), source, token).unwrap()
     }
 
