@@ -39,7 +39,9 @@ fn numbered() -> CountersReport {
     for values in
         [&mut report.transport, &mut report.lanes, &mut plane.counters, &mut report.queue_pairs.states]
     {
-        values.values_mut().for_each(|value| *value = number());
+        for value in values.values_mut() {
+            *value = number();
+        }
     }
     let evs = &mut plane.evs;
     for value in [&mut evs.good, &mut evs.skip, &mut evs.reserve, &mut evs.assumed_bad, &mut evs.denied] {
@@ -185,7 +187,9 @@ fn reasons_are_told() {
     let file = folder.0.join("file");
     std::fs::write(&file, "").unwrap();
     let seen = Watch::all(vec![folder.dir(), crate::ControlDir::at(&file)]).look();
-    servers.into_iter().for_each(|server| server.join().unwrap());
+    for server in servers {
+        server.join().unwrap();
+    }
     let [bad, old, other] = &*seen.errors else { panic!("{seen:?}") };
     assert!(bad.contains("file: "), "{bad}");
     assert!(old.starts_with("process 5 ") && old.contains("version 0.0.9"), "{old}");

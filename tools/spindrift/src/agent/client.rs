@@ -11,7 +11,7 @@ use spindrift_agentd::snapshot::Snapshot;
 use super::{ADDRESS, PATIENCE};
 use crate::metrics::token;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(super) struct From {
     /// Where the agent listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]

@@ -2,6 +2,7 @@
 
 mod client;
 mod show;
+mod top;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use spindrift_srv6::{Fabric, Node};
 
 use self::client::{From, fetch};
 use self::show::{explain, probes, status, time};
+use self::top::TopArgs;
 use crate::metrics;
 use crate::output::print_line;
 use crate::stop::Stop;
@@ -65,6 +67,8 @@ enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Shows links, faults, denied paths and processes in the terminal, and keeps them up to date
+    Top(TopArgs),
     /// Shows the faults of the whole fabric, from what all of its agents report to a store
     Map {
         /// Topology file
@@ -137,6 +141,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     match &args.command {
         AgentCommand::Run(args) => probe(args),
         AgentCommand::Status { from, json } => status(&fetch(from)?, *json),
+        AgentCommand::Top(args) => top::run(args),
         AgentCommand::Map { topology, store, json } => map(topology, store, *json),
         AgentCommand::Explain { component, from } => explain(&fetch(from)?, component),
     }
