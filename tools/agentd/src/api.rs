@@ -11,7 +11,7 @@ use crate::exporter::Processes;
 use crate::history::{About, Episode, Frame, History, STEP};
 use crate::levels::{self, NAMES, Sums};
 use crate::published::Source;
-use crate::snapshot::{FindingReport, Link, Loss, Probes, Store};
+use crate::snapshot::{DenyReport, FindingReport, Link, Loss, Probes, Store};
 
 /// For how long levels stay as they were computed.
 const FRESH: Duration = Duration::from_millis(900);
@@ -29,6 +29,7 @@ pub(crate) struct Summary {
     probes: Probes,
     send_error: Option<String>,
     store: Option<Store>,
+    deny: Option<DenyReport>,
     tally: [u32; NAMES.len()],
     findings: Vec<FindingReport>,
 }
@@ -125,6 +126,7 @@ impl App {
             probes: known.probes,
             send_error: known.send_error,
             store: known.store,
+            deny: known.deny,
             tally: self.current().about().tally,
             findings: known.findings,
         }

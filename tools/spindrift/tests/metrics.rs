@@ -111,12 +111,11 @@ impl Drop for Served {
 /// Each event moves the counters that stand for it, and no other that it does not cause.
 #[test]
 fn counters_move_with_what_happens() {
+    // Without a fault. A loaded machine may retransmit all the same.
     let still = [
         "losses_total{cause=\"nack\"}",
-        "retransmits_total{}",
         "data_received_total{condition=\"trimmed\"}",
         "data_received_total{condition=\"marked\"}",
-        "data_received_total{condition=\"duplicate\"}",
         "dropped_packets_total{reason=\"bad_icrc\"}",
     ];
     let usual = ["packets_sent_total{kind=\"data\"}", "placed_bytes_total{}", "sent_bytes_total{}"];
@@ -211,7 +210,8 @@ fn a_process_that_is_stopped_is_silent() {
 #[test]
 fn counters_are_printed_by_hand() {
     let mut served = Served::loopback("by-hand", &[]);
-    served.until("it runs", |sums| sums["contexts{state=\"seen\"}"] == 2.0);
+    let data = "packets_sent_total{kind=\"data\"}";
+    served.until("it sends", |sums| sums["contexts{state=\"seen\"}"] == 2.0 && sums[data] > 0.0);
     let dir = served.dir.to_str().unwrap().to_owned();
     let counters = |args: &[&str]| run(&[&["ctl", "counters", "--control-dir", &dir], args].concat());
     let text = stdout(&counters(&[]));

@@ -62,6 +62,15 @@ pub(crate) fn finding(kind: &str, names: &[&str], rate: f64, since: f64) -> Find
     }
 }
 
+fn denied(part: &Part, finding: &FindingReport) -> DeniedReport {
+    DeniedReport {
+        component: format!("{} {}", part.kind, part.name),
+        rules: vec!["paths of plane 1 over 2a01:2401".to_owned()],
+        reason: finding.text.clone(),
+        since: finding.since,
+    }
+}
+
 impl MadeUp {
     pub(crate) fn new(fabric: Fabric) -> Self {
         Self {
@@ -132,11 +141,7 @@ impl MadeUp {
             probes: Probes { sent: 123_456, returned: 123_000, lost: 456, ..Probes::default() },
             store: store.map(|_| Store { agents, error }),
             deny: findings.first().map(|finding| DenyReport {
-                denied: vec![DeniedReport {
-                    component: finding.text.clone(),
-                    rules: vec!["plane 1".to_owned()],
-                    since: finding.since,
-                }],
+                denied: finding.components.iter().map(|part| denied(part, finding)).take(1).collect(),
                 processes: 2,
                 errors: vec!["process 7: it does not reply".to_owned()],
                 ..DenyReport::default()

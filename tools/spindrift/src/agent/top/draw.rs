@@ -341,7 +341,7 @@ fn process_rows(app: &App, colours: Colours) -> (String, Vec<Row>) {
         let percent = |share: f64| format!("{:.2} %", share * 100.0);
         let text = line([
             if is_bad { "!" } else { " " }.to_owned(),
-            process.process.to_string(),
+            process.pid.to_string(),
             process.program.clone(),
             process.connected.to_string(),
             rate(process.sent_bps),

@@ -26,7 +26,6 @@ use crate::units::parse_duration;
 use crate::usage::usage;
 
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "top"), expect(dead_code, reason = "read by what this build lacks"))]
 pub(super) struct TopArgs {
     #[command(flatten)]
     from: From,

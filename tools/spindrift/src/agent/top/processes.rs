@@ -7,7 +7,7 @@ use spindrift_control::{CountersReport, Seen};
 /// A context of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Process {
-    pub(super) process: u32,
+    pub(super) pid: u32,
     pub(super) program: String,
     pub(super) connected: u64,
     pub(super) failed: u64,
@@ -42,7 +42,7 @@ fn process(now: &CountersReport, before: Option<(&CountersReport, Duration)>) ->
     let share = |repeated: f64, sent: f64| if sent > 0.0 { repeated / sent } else { 0.0 };
     let rtt = now.queue_pairs.rtt;
     Process {
-        process: now.process,
+        pid: now.process,
         program: now.program.clone(),
         connected: state("RTS"),
         failed: state("ERROR"),

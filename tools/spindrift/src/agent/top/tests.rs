@@ -65,7 +65,7 @@ fn faulty() -> Snapshot {
     gray.loss_5min = Loss { sent: 30_000, lost: 240, net: 0.008 };
     gray.rtt.p99_ns = 99_000;
     let down = &mut known.links[2];
-    down.state = "down".to_owned();
+    "down".clone_into(&mut down.state);
     let all = Loss { sent: 1_000, lost: 1_000, net: 1.0 };
     (down.loss_1s, down.loss_10s, down.flaps) = (all, all, 3);
     down.transitions = vec![Transition { time: NOW - 60.0, up: false }];
@@ -94,6 +94,7 @@ fn faulty() -> Snapshot {
         component: "plane 1 of this host".to_owned(),
         rules: vec!["plane 1".to_owned()],
         since: NOW - 30.0,
+        ..DeniedReport::default()
     }];
     known.deny = Some(DenyReport { denied, processes: 2, ..DenyReport::default() });
     known
@@ -246,7 +247,7 @@ fn health_is_that_of_the_link() {
     let mut link = link("h1", "p0-t0-0", 0);
     link.loss_10s.net = 0.001;
     assert_eq!(app.health(&link), Health::Trace);
-    link.state = "unknown".to_owned();
+    "unknown".clone_into(&mut link.state);
     link.loss_10s.net = 0.0;
     assert_eq!(app.health(&link), Health::Unknown);
 }
