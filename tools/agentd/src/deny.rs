@@ -291,7 +291,7 @@ mod tests {
     use spindrift::pmd::loopback::{self, LoopbackConfig};
     use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, nic};
     use spindrift::wire::Ev;
-    use spindrift_agent::{Evidence, Fault};
+    use spindrift_agent::{Count, Evidence, Fault, Window};
     use spindrift_control::Server;
     use spindrift_srv6::{FabricHost, Shape};
 
@@ -444,11 +444,14 @@ mod tests {
         let t0 = |plane, number| Node::T0 { plane, number };
         let t1 = Node::T1 { plane: 0, number: 1 };
         let link = |lower, upper| Component::Link((lower, upper));
+        let counts = Count { sent: 50, lost: 50 };
+        let evidence =
+            Evidence { window: Window::Second, through: counts, beside: counts, paths: 1, agents: 1 };
         let finding = |components: &[Component]| Finding {
             components: components.to_vec(),
             fault: Fault::Down,
             confidence: 0.99,
-            evidence: Evidence::default(),
+            evidence,
             since_ns: 0,
         };
         let findings = [

@@ -120,6 +120,25 @@ fn faults_come_and_go() {
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
+fn entry(component: &str, reason: &str) -> DeniedReport {
+    DeniedReport {
+        component: component.to_owned(),
+        rules: vec!["plane 1".to_owned()],
+        reason: reason.to_owned(),
+        since: now() - 200.0,
+    }
+}
+
+/// Goes to a cell of a map of a plane by the keyboard.
+fn readout(browser: &mut Browser, plane: u8, map: u8, keys: &[&str]) {
+    let map =
+        format!("document.querySelectorAll('.plane')[{plane}].querySelectorAll('canvas[tabindex]')[{map}]");
+    browser.eval(&format!("{map}.blur(), {map}.focus()"));
+    for key in keys {
+        browser.press(key);
+    }
+}
+
 /// The list, and the marks of the links that it concerns: of a link, of a switch, and of a plane of the host.
 #[test]
 fn what_is_denied_is_shown() {
@@ -134,12 +153,6 @@ fn what_is_denied_is_shown() {
     browser.open(&format!("http://{}/", server.address()));
     browser.shows("#condition", "No component is at fault.");
     browser.until("document.getElementById('denial').hidden");
-    let entry = |component: &str, reason: &str| DeniedReport {
-        component: component.to_owned(),
-        rules: vec!["plane 1".to_owned()],
-        reason: reason.to_owned(),
-        since: now() - 200.0,
-    };
     let set = |deny: DenyReport| {
         let known = (*made_up.published.get()).clone();
         made_up.published.set(Snapshot { deny: Some(deny), ..known });
@@ -162,13 +175,6 @@ fn what_is_denied_is_shown() {
     browser.shows("#denied .error", "A process cannot be told: process 7 does not reply");
     browser.shows("#legend", "denied on this host");
     // In the maps, by the keyboard; and only where it is so.
-    let readout = |browser: &mut Browser, plane: u8, map: u8, keys: &[&str]| {
-        let map = format!(
-            "document.querySelectorAll('.plane')[{plane}].querySelectorAll('canvas[tabindex]')[{map}]"
-        );
-        browser.eval(&format!("{map}.blur(), {map}.focus()"));
-        keys.iter().for_each(|key| browser.press(key));
-    };
     readout(&mut browser, 0, 0, &["ArrowDown", "ArrowRight", "ArrowRight"]);
     browser.shows(".plane .readout", "p0-t0-1:p0-t1-2: healthy: less than 0.1 % lost; denied on this host");
     browser.press("ArrowRight");
