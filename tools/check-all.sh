@@ -13,7 +13,7 @@ fresh=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 fresh=${SPINDRIFT_FRESH:-$fresh}
 
 # As tools/test.sh has built them.
-everything=(--locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk)
+everything=(--locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk,spindrift-cli/top)
 step 'setup' ./tools/setup.sh --checks
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> cargo test --workspace\n' "$fresh"
 step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-3000}" \

@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
 # Lints and documentation have the profile of the tests, so that build scripts and macros are compiled once.
-everything=(--locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk)
+everything=(--locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk,spindrift-cli/top)
 step 'setup' ./tools/setup.sh --tests
 step 'format' cargo fmt --all --check
 step 'lints' cargo clippy "${everything[@]}" --profile test --all-targets -- -D warnings

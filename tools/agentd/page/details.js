@@ -51,7 +51,7 @@ const faultLines = (episodes) => episodes.slice().reverse().map((episode) => {
 });
 
 // A link, as the agent answers for it.
-export function showLink(root, link, frames, colors, shown) {
+export function showLink(root, link, { frames, palette, shown, denied }) {
   const rows = [["1 s", link.loss_1s], ["10 s", link.loss_10s], ["5 min", link.loss_5min]];
   const known = new Map(link.frames.map((id, at) => [id, link.levels[at]]));
   const levels = frames.map((frame) => known.get(frame.id) ?? 0);
@@ -63,6 +63,7 @@ export function showLink(root, link, frames, colors, shown) {
       : `Probed by ${link.agents.join(", ")}${link.agent_count > link.agents.length ? ` and ${link.agent_count - link.agents.length} more` : ""}.`),
     table(["In the last", "probes", "lost", "loss"], rows.map(([name, loss]) => [name, loss.sent.toLocaleString("en"), loss.lost.toLocaleString("en"), percent(loss)])),
   ];
+  if (denied) parts.push(element("p", denied));
   const own = link.own;
   if (own && own.rtt.samples > 0) {
     parts.push(element("p", `Round trip of this agent's probes: median ${micro(own.rtt.p50_ns)}, 99 % within ${micro(own.rtt.p99_ns)}, longest ${micro(own.rtt.max_ns)}.`));
@@ -75,7 +76,7 @@ export function showLink(root, link, frames, colors, shown) {
   const moves = own ? own.transitions.slice().reverse() : [];
   parts.push(...list("This agent's probes", moves.map((move) => `${clock(move.time)}: ${move.up ? "up" : "down"}`)));
   root.replaceChildren(...parts);
-  drawStrip(strip, frames, levels, colors, shown);
+  drawStrip(strip, frames, levels, palette, shown);
 }
 
 // A switch or a host: its links, from the levels that are shown.

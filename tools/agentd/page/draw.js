@@ -92,7 +92,7 @@ export function losing(map, levels) {
   return found.sort((a, b) => b[2] - a[2]);
 }
 
-export function drawMap(canvas, map, levels, { width, cursor, chosen, colors }) {
+export function drawMap(canvas, map, levels, { width, cursor, chosen, colors, denied, perPlane }) {
   const shape = geometry(map, width);
   const context = sized(canvas, width, shape.height);
   labels(context, map, shape, colors);
@@ -139,6 +139,11 @@ export function drawMap(canvas, map, levels, { width, cursor, chosen, colors }) 
       context.strokeRect(x - 4.5, y - 4.5, 9, 9);
     }
   }
+  for (const number of [...denied.keys()].slice(0, MOST_MARKS)) {
+    const place = map.place(number % perPlane);
+    if (!place || map.number(...place) !== number) continue;
+    drawDenied(context, ...middle(place), Math.max(shape.cell, 9), Math.max(shape.tall, 9), colors);
+  }
   for (const [place, color, thick] of [[chosen, colors.mark, 2.5], [cursor, colors.focus, 2.5]]) {
     if (!place) continue;
     const [x, y] = middle(place), [w, h] = [Math.max(shape.cell, 9), Math.max(shape.tall, 9)];
@@ -149,10 +154,27 @@ export function drawMap(canvas, map, levels, { width, cursor, chosen, colors }) 
   return shape;
 }
 
+// The mark of what is denied: a dashed frame with a filled corner, around a point.
+export function drawDenied(context, x, y, width, height, colors) {
+  const [left, top] = [x - width / 2 + 1, y - height / 2 + 1], corner = Math.min(width, height) * 0.4;
+  context.setLineDash([3, 2]);
+  context.lineWidth = 1.4;
+  context.strokeStyle = colors.mark;
+  context.strokeRect(left, top, width - 2, height - 2);
+  context.setLineDash([]);
+  context.fillStyle = colors.mark;
+  context.beginPath();
+  context.moveTo(left, top);
+  context.lineTo(left + corner, top);
+  context.lineTo(left, top + corner);
+  context.closePath();
+  context.fill();
+}
+
 const DASHES = { [UNKNOWN]: [1, 4], [HEALTHY]: [], [TRACE]: [8, 2], [LOW]: [6, 3], [MEDIUM]: [4, 3], [HIGH]: [2, 2], [DOWN]: [] };
 
 // The planes of nodes from the top tier to the hosts, and their links. Returns the lines that were drawn.
-export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors }) {
+export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors, denied }) {
   const tiers = fabric.tiers(plane), gap = 74;
   const height = 30 + gap * (tiers.length - 1) + 20;
   const context = sized(canvas, width, height);
@@ -171,7 +193,7 @@ export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors
   let shown = [];
   let marks = 0;
   for (let number = from; number < to; number++) {
-    if (fabric.perPlane <= MOST_LINES || levels[number] > HEALTHY || number === chosen) shown.push(number);
+    if (fabric.perPlane <= MOST_LINES || levels[number] > HEALTHY || number === chosen || denied.has(number)) shown.push(number);
   }
   if (fabric.perPlane > MOST_LINES) {
     bands(context, fabric, [left, right, height - 26, gap], colors);
@@ -206,6 +228,12 @@ export function drawTiers(canvas, fabric, plane, levels, { width, chosen, colors
       context.lineWidth = 1.8;
       context.strokeStyle = colors.mark;
       drawShape(context, level, a[0] + (b[0] - a[0]) * 0.35, a[1] + (b[1] - a[1]) * 0.35 - bend / 2, 4);
+    }
+    if (denied.has(number)) {
+      const [x, y] = [a[0] + (b[0] - a[0]) * 0.6, a[1] + (b[1] - a[1]) * 0.6 - bend / 2];
+      context.fillStyle = colors.back;
+      context.fillRect(x - 6, y - 6, 12, 12);
+      drawDenied(context, x, y, 12, 12, colors);
     }
   }
   context.setLineDash([]);

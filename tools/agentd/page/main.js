@@ -4,9 +4,12 @@ import { Fabric } from "./fabric.js";
 import { Plane, element } from "./plane.js";
 import { Time, clock, duration } from "./time.js";
 import { episodeText, showLink, showNode } from "./details.js";
-import { sized } from "./draw.js";
+import { deniedItems, deniedLinks, deniedText, followedText } from "./denied.js";
+import { drawDenied, sized } from "./draw.js";
 
 const PERIOD = 1000, HISTORY_PERIOD = 10000, PATIENCE = 5000;
+// No link is denied.
+const NONE = new Map();
 // Frames of the past that are kept here.
 const KEPT = 40;
 
@@ -14,6 +17,8 @@ const get = (id) => document.getElementById(id);
 const state = {
   fabric: null, layout: "", planes: [], plane: "all", summary: null, live: null, past: new Map(), frame: null,
   name: null, link: null, failed: null, refused: null, timer: 0, busy: false, historyAt: 0,
+  // The links that are denied now, and of what they were made.
+  denied: { of: "", links: new Map() },
 };
 const time = new Time(() => changed());
 
@@ -194,6 +199,24 @@ function faults() {
   if (focused >= 0) get("faults").querySelectorAll("button")[focused]?.focus();
 }
 
+// What this host avoids now, whatever time is shown.
+function denials() {
+  const { summary, fabric } = state, deny = summary.deny;
+  get("denial").hidden = !deny;
+  const of = `${state.layout} ${summary.host} ${(deny?.denied ?? []).map((entry) => entry.component).join()}`;
+  if (state.denied.of !== of) state.denied = { of, links: deniedLinks(fabric, deny, summary.host) };
+  if (!deny) return;
+  say("followed", followedText(deny));
+  const root = get("denied");
+  const items = deniedItems(fabric, deny, { host: summary.host, now: summary.time, choose });
+  const text = items.map((item) => item.textContent).join("\n");
+  if (root.dataset.text === text) return;
+  const focused = [...root.querySelectorAll("button")].indexOf(document.activeElement);
+  root.dataset.text = text;
+  root.replaceChildren(...items);
+  if (focused >= 0) root.querySelectorAll("button")[focused]?.focus();
+}
+
 function legend(palette) {
   const items = TEXTS.map((text, level) => {
     const item = element("li"), canvas = element("canvas", "", { "aria-hidden": "true" });
@@ -206,7 +229,13 @@ function legend(palette) {
     drawShape(context, level, 9, 9, 5);
     return item;
   });
-  get("legend").replaceChildren(...items);
+  const denied = element("li"), canvas = element("canvas", "", { "aria-hidden": "true" });
+  denied.append(canvas, "denied on this host");
+  const context = sized(canvas, 18, 18);
+  context.fillStyle = palette.levels[HEALTHY];
+  context.fillRect(0, 0, 18, 18);
+  drawDenied(context, 9, 9, 18, 18, palette);
+  get("legend").replaceChildren(...items, denied);
 }
 
 function contrast(palette, level) {
@@ -221,7 +250,11 @@ function details(levels, palette) {
   // What has the focus keeps it, and the place that was scrolled to stays.
   const focused = [...root.querySelectorAll("button")].indexOf(document.activeElement), top = root.scrollTop;
   if (!state.name.includes(":")) showNode(root, state.fabric, state.name, levels, time.episodes, choose);
-  else if (state.link) showLink(root, state.link, time.frames, palette, time.frame()?.time);
+  else if (state.link) {
+    const entry = state.denied.links.get(state.fabric.number(state.name));
+    const denied = entry ? `Denied on this host with the ${entry.component}, ${deniedText(entry, state.summary.time)}.` : null;
+    showLink(root, state.link, { frames: time.frames, palette, shown: time.frame()?.time, denied });
+  }
   root.scrollTop = top;
   if (focused >= 0) root.querySelectorAll("button")[focused]?.focus();
 }
@@ -237,7 +270,10 @@ function draw() {
   faults();
   say("host", summary.host || "this host");
   say("version", `Version ${summary.version}, running for ${duration(summary.time - summary.started)}; ${summary.probes.sent.toLocaleString("en")} probes sent${summary.store && !summary.store.error ? `; ${summary.store.agents} agents report` : ""}.`);
-  for (const plane of state.planes) plane.show(levels, chosen, palette);
+  denials();
+  // The list is that of now.
+  const denied = time.id === null ? state.denied.links : NONE;
+  for (const plane of state.planes) plane.show(levels, chosen, palette, denied);
   time.draw(palette);
   details(levels, palette);
   // How long drawing took, for tests and for the curious.

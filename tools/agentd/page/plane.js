@@ -11,7 +11,7 @@ export function element(kind, text, attributes = {}) {
 
 export class Plane {
   constructor(fabric, plane, choose) {
-    Object.assign(this, { fabric, plane, choose, levels: null, chosen: -1, lines: [] });
+    Object.assign(this, { fabric, plane, choose, levels: null, chosen: -1, denied: new Map(), lines: [] });
     this.root = element("article", "", { class: "plane", "aria-label": `Plane ${plane}` });
     this.root.append(element("h3", `Plane ${plane}`));
     this.summary = this.root.appendChild(element("p", "", { class: "quiet" }));
@@ -69,7 +69,7 @@ export class Plane {
 
   read(map, place) {
     const number = place ? map.number(...place) : -1;
-    const text = number < 0 || !this.levels ? "" : `${this.fabric.name(number)}: ${TEXTS[this.levels[number]]}`;
+    const text = number < 0 || !this.levels ? "" : `${this.fabric.name(number)}: ${TEXTS[this.levels[number]]}${this.denied.has(number) ? "; denied on this host" : ""}`;
     if (map.readout.textContent !== text) map.readout.textContent = text;
   }
 
@@ -119,20 +119,22 @@ export class Plane {
   draw(map) {
     if (!this.levels) return;
     const place = this.chosen >= 0 && this.fabric.plane(this.chosen) === this.plane ? map.place(this.chosen % this.fabric.perPlane) : null;
-    drawMap(map.canvas, map, this.levels, { width: this.width(), cursor: map.cursor, chosen: place, colors: this.colors });
+    drawMap(map.canvas, map, this.levels, { width: this.width(), cursor: map.cursor, chosen: place, colors: this.colors, denied: this.denied, perPlane: this.fabric.perPlane });
   }
 
   // Whether all is as it was drawn last.
-  isSame(levels, chosen, colors) {
+  isSame(levels, chosen, colors, denied) {
+    if ([...this.denied.keys()].join() !== [...denied.keys()].join()) return false;
     const from = this.plane * this.fabric.perPlane, to = from + this.fabric.perPlane;
     if (!this.levels || this.drawn !== `${chosen} ${this.width()} ${JSON.stringify(colors)}`) return false;
     for (let link = from; link < to; link++) if (levels[link] !== this.levels[link]) return false;
     return true;
   }
 
-  show(levels, chosen, colors) {
-    const same = this.isSame(levels, chosen, colors);
-    Object.assign(this, { levels, chosen, colors });
+  show(levels, chosen, colors, allDenied) {
+    const denied = new Map([...allDenied].filter(([number]) => this.fabric.plane(number) === this.plane));
+    const same = this.isSame(levels, chosen, colors, denied);
+    Object.assign(this, { levels, chosen, colors, denied });
     if (same) return;
     this.drawn = `${chosen} ${this.width()} ${JSON.stringify(colors)}`;
     this.root.dataset.drawings = Number(this.root.dataset.drawings ?? 0) + 1;
@@ -142,7 +144,7 @@ export class Plane {
     if (this.summary.textContent !== text) this.summary.textContent = text;
     this.root.classList.toggle("has-down", counts[DOWN] > 0);
     this.tiers.setAttribute("aria-label", `The tiers of plane ${this.plane}. ${text}`);
-    this.lines = drawTiers(this.tiers, this.fabric, this.plane, levels, { width: this.width(), chosen, colors });
+    this.lines = drawTiers(this.tiers, this.fabric, this.plane, levels, { width: this.width(), chosen, colors, denied });
     for (const map of this.maps) {
       this.draw(map);
       this.read(map, map.cursor);

@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use spindrift_control::Watch;
 use spindrift_srv6::Node;
 
+use crate::exporter::Processes;
 use crate::history::{About, Episode, Frame, History, STEP};
 use crate::levels::{self, NAMES, Sums};
 use crate::published::Source;
-use crate::snapshot::{FindingReport, Link, Loss, Probes, Store};
+use crate::snapshot::{DenyReport, FindingReport, Link, Loss, Probes, Store};
 
 /// For how long levels stay as they were computed.
 const FRESH: Duration = Duration::from_millis(900);
@@ -27,6 +29,7 @@ pub(crate) struct Summary {
     probes: Probes,
     send_error: Option<String>,
     store: Option<Store>,
+    deny: Option<DenyReport>,
     tally: [u32; NAMES.len()],
     findings: Vec<FindingReport>,
 }
@@ -62,6 +65,7 @@ pub(crate) struct LinkAnswer {
 /// What the interface shows, and the history that it keeps.
 pub(crate) struct App {
     pub(crate) source: Source,
+    pub(crate) processes: Processes,
     history: Mutex<History>,
     current: Mutex<Option<(Instant, Arc<Frame>)>>,
 }
@@ -73,7 +77,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl App {
     pub(crate) fn new(mut source: Source) -> Self {
         let history = Mutex::new(std::mem::take(&mut source.history));
-        Self { source, history, current: Mutex::default() }
+        let watch = std::mem::replace(&mut source.processes, Watch::all(Vec::new()));
+        Self { source, processes: Processes::new(watch), history, current: Mutex::default() }
     }
 
     fn levels(&self) -> Option<Vec<u8>> {
@@ -121,6 +126,7 @@ impl App {
             probes: known.probes,
             send_error: known.send_error,
             store: known.store,
+            deny: known.deny,
             tally: self.current().about().tally,
             findings: known.findings,
         }

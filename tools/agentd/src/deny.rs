@@ -12,8 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use spindrift::endpoint::DenyRule;
-use spindrift_agent::Component;
 use spindrift_agent::policy::Deny;
+use spindrift_agent::{Component, Finding};
 use spindrift_control::{ControlDir, Reply, Request, Socket};
 use spindrift_srv6::{Fabric, Node};
 
@@ -40,6 +40,21 @@ pub fn rules(fabric: &Fabric, host: u16, entry: Deny) -> Vec<DenyRule> {
         Deny::Component(Component::Link((lower, upper))) => Paths { fabric, host }.over_link(lower, upper),
         Deny::Component(Component::Node(node)) => Paths { fabric, host }.over(node),
     }
+}
+
+/// Why an entry is denied: the finding about it, in words. Nothing once there is none any more.
+pub fn reason(fabric: &Fabric, host: u16, entry: Deny, findings: &[Finding]) -> String {
+    let own = fabric.hosts().get(usize::from(host)).map(|at| at.t0);
+    let is_meant = |component: &Component| match (entry, *component) {
+        (Deny::Component(entry), component) => entry == component,
+        (Deny::Plane(of), Component::Link((Node::Host(from), Node::T0 { plane, .. }))) => {
+            of == plane && from == host
+        }
+        (Deny::Plane(of), Component::Node(Node::T0 { plane, number })) => of == plane && own == Some(number),
+        _ => false,
+    };
+    let finding = findings.iter().find(|finding| finding.components.iter().any(is_meant));
+    finding.map(|finding| finding.explain(fabric)).unwrap_or_default()
 }
 
 /// The paths of a host.
@@ -276,6 +291,7 @@ mod tests {
     use spindrift::pmd::loopback::{self, LoopbackConfig};
     use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, nic};
     use spindrift::wire::Ev;
+    use spindrift_agent::{Count, Evidence, Fault, Window};
     use spindrift_control::Server;
     use spindrift_srv6::{FabricHost, Shape};
 
@@ -419,6 +435,40 @@ mod tests {
         assert_eq!(told, Told { processes: 0, errors: vec![expected] });
         drop(messenger);
         std::fs::remove_dir_all(path).unwrap();
+    }
+
+    /// An entry is explained by the finding about it: a plane by one of the host's link or of its T0 switch there.
+    #[test]
+    fn an_entry_has_the_reason_of_its_finding() {
+        let fabric = fabric(Shape { planes: 2, t0: 2, t1: 2, ..Shape::default() }, &[0, 1]);
+        let t0 = |plane, number| Node::T0 { plane, number };
+        let t1 = Node::T1 { plane: 0, number: 1 };
+        let link = |lower, upper| Component::Link((lower, upper));
+        let counts = Count { sent: 50, lost: 50 };
+        let evidence =
+            Evidence { window: Window::Second, through: counts, beside: counts, paths: 1, agents: 1 };
+        let finding = |components: &[Component]| Finding {
+            components: components.to_vec(),
+            fault: Fault::Down,
+            confidence: 0.99,
+            evidence,
+            since_ns: 0,
+        };
+        let findings = [
+            finding(&[link(t0(0, 0), t1), Component::Node(t1)]),
+            finding(&[link(Node::Host(1), t0(1, 1))]),
+            finding(&[link(Node::Host(0), t0(1, 0)), Component::Node(t0(1, 0))]),
+        ];
+        let of = |host, entry| reason(&fabric, host, entry, &findings);
+        let texts = findings.each_ref().map(|finding| finding.explain(&fabric));
+        assert_eq!(of(0, Deny::Component(Component::Node(t1))), texts[0]);
+        assert_eq!(of(0, Deny::Component(link(t0(0, 0), t1))), texts[0]);
+        assert_eq!([of(0, Deny::Plane(1)), of(1, Deny::Plane(1))], [texts[2].clone(), texts[1].clone()]);
+        assert_eq!([of(0, Deny::Plane(0)), of(0, Deny::Component(Component::Node(t0(0, 1))))], ["", ""]);
+        // The switch alone.
+        let switch = [finding(&[Component::Node(t0(1, 0))])];
+        assert_eq!(reason(&fabric, 0, Deny::Plane(1), &switch), switch[0].explain(&fabric));
+        assert_eq!(reason(&fabric, 1, Deny::Plane(1), &switch), "");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use spindrift_agent::{Count, PathReport, Report, View, Window};
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
@@ -233,7 +233,7 @@ fn it_replies_to_requests_for_this_machine_alone() {
         for path in ["/", "/api/v1/status", "/metrics"] {
             let reply = get_as(server.address(), path, host);
             assert!(
-                status_of(&reply) == 421 && text(&reply).contains("replies to requests for localhost"),
+                status_of(&reply) == 421 && text(&reply).contains("only requests for localhost"),
                 "{reply:?}"
             );
         }
@@ -245,21 +245,47 @@ fn it_listens_where_it_may() {
     let start = |address: &str| Server::start(address.parse().unwrap(), source(&Arc::default()), None);
     for address in ["0.0.0.0:0", "[::]:0", "10.0.0.1:0"] {
         let error = start(address).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{address} is no loopback address")), "{error}");
+        assert!(
+            error.starts_with(&format!("{address} is no loopback address")) && error.contains("--token-file"),
+            "{error}"
+        );
     }
     let first = start("127.0.0.1:0").unwrap();
     let error = start(&first.address().to_string()).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot listen on {}: ", first.address())), "{error}");
 }
 
-#[test]
-fn with_a_token_requests_have_to_show_it() {
+fn token(name: &str) -> Token {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = std::env::temp_dir().join(format!("spindrift-http-token-{}", std::process::id()));
+    let place = std::env::temp_dir().join(format!("spindrift-http-{name}-{}", std::process::id()));
     std::fs::write(&place, "0123456789abcdef").unwrap();
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o600)).unwrap();
     let token = Token::read(&place).unwrap();
     std::fs::remove_file(&place).unwrap();
+    token
+}
+
+/// Whatever name leads there: what keeps others out is the token.
+#[test]
+fn on_other_addresses_a_token_is_needed() {
+    let token = token("others");
+    let own = format!("Authorization: {}\r\n", token.header());
+    let server = Server::start("0.0.0.0:0".parse().unwrap(), source(&Arc::default()), Some(token)).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], server.address().port()));
+    for path in ["/api/v1/status", "/api/v1/processes", "/metrics", "/metrics/transport"] {
+        let with = |header: &str| {
+            let head = format!(
+                "GET {path} HTTP/1.1\r\nHost: agent.example.com\r\n{header}Connection: close\r\n\r\n"
+            );
+            status_of(&ask(address, &head))
+        };
+        assert_eq!((with(""), with(&own)), (401, 200), "{path}");
+    }
+}
+
+#[test]
+fn with_a_token_requests_have_to_show_it() {
+    let token = token("token");
     let header = token.header();
     let server = Server::start("127.0.0.1:0".parse().unwrap(), source(&Arc::default()), Some(token)).unwrap();
     let address = server.address();
@@ -267,17 +293,16 @@ fn with_a_token_requests_have_to_show_it() {
         ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{header}Connection: close\r\n\r\n"))
     };
     let own = format!("Authorization: {header}\r\n");
-    let all = ["status", "summary", "fabric", "links", "history", "history/1", "link/a:p0-t0-0"];
+    let all = ["status", "summary", "fabric", "links", "history", "history/1", "link/a:p0-t0-0", "processes"];
     let all: Vec<String> = all.map(|path| format!("/api/v1/{path}")).into();
-    for path in all.iter().map(String::as_str).chain(["/metrics", "/other"]) {
+    for path in all.iter().map(String::as_str).chain(["/metrics", "/metrics/transport", "/other"]) {
         for header in
             ["", "Authorization: Bearer 0123456789abcdeg\r\n", "Authorization: Basic 0123456789abcdef\r\n"]
         {
             let reply = with(path, header);
             assert_eq!(status_of(&reply), 401, "{path}");
             assert!(
-                reply.0.contains("www-authenticate: Bearer")
-                    && text(&reply).contains("token of the agent is needed")
+                reply.0.contains("www-authenticate: Bearer") && text(&reply).contains("a token is needed")
             );
             assert!(reply.0.contains("content-security-policy"), "{}", reply.0);
         }

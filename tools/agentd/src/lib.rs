@@ -8,6 +8,7 @@
 //! | [`deny`] | what transports are told to avoid |
 //! | [`snapshot`] | what the agent knows, for people and programs |
 //! | [`http`] | the HTTP interface |
+//! | [`exporter`] | the counters of processes over HTTP |
 //! | [`token`] | the secret that requests may have to show |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`published`] | what the threads have in common |
@@ -17,6 +18,7 @@
 mod api;
 pub mod cluster;
 pub mod deny;
+pub mod exporter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod history;
@@ -27,5 +29,6 @@ pub mod metrics;
 mod page;
 pub mod published;
 pub mod runner;
+mod serve;
 pub mod snapshot;
 pub mod token;

@@ -17,7 +17,7 @@ pub(crate) const HEADERS: [(&str, &str); 5] = [
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// All files: the path, the type, and what is in it.
-pub(crate) const FILES: [(&str, &str, &str); 11] = [
+pub(crate) const FILES: [(&str, &str, &str); 12] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/api/v1/openapi.json", "application/json", include_str!("../page/openapi.json")),
     ("/page/page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
@@ -28,6 +28,7 @@ pub(crate) const FILES: [(&str, &str, &str); 11] = [
     ("/page/draw.js", SCRIPT, include_str!("../page/draw.js")),
     ("/page/plane.js", SCRIPT, include_str!("../page/plane.js")),
     ("/page/time.js", SCRIPT, include_str!("../page/time.js")),
+    ("/page/denied.js", SCRIPT, include_str!("../page/denied.js")),
     ("/page/details.js", SCRIPT, include_str!("../page/details.js")),
 ];
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spindrift_agent::{Report, View};
+use spindrift_control::Watch;
 use spindrift_srv6::Fabric;
 
 use crate::history::{Episode, Episodes, History};
@@ -56,6 +57,7 @@ pub struct Source {
     pub(crate) published: Arc<Published>,
     pub(crate) history: History,
     others: Box<dyn Fn() -> View + Send + Sync>,
+    pub(crate) processes: Watch,
 }
 
 impl Source {
@@ -66,13 +68,26 @@ impl Source {
         others: impl Fn() -> View + Send + Sync + 'static,
     ) -> Self {
         let layout = Layout::new(&fabric);
-        Self { fabric, layout, published, history: History::default(), others: Box::new(others) }
+        Self {
+            fabric,
+            layout,
+            published,
+            history: History::default(),
+            others: Box::new(others),
+            processes: Watch::all(Vec::new()),
+        }
     }
 
     /// Begins with a history.
     #[must_use]
     pub fn with_history(self, history: History) -> Self {
         Self { history, ..self }
+    }
+
+    /// Shows the counters of these processes too.
+    #[must_use]
+    pub fn with_processes(self, processes: Watch) -> Self {
+        Self { processes, ..self }
     }
 
     /// The reports of all agents; `None` before the first.

@@ -17,7 +17,7 @@ use spindrift_pmd::tunnel::{TunnelError, TunnelSocket};
 use spindrift_srv6::Fabric;
 
 use crate::cluster::Cluster;
-use crate::deny::{Messenger, Told, rules};
+use crate::deny::{Messenger, Told, reason, rules};
 use crate::published::{Published, Source};
 use crate::snapshot::{
     CountReport, DecisionReport, DeniedReport, DenyReport, FindingReport, Part, Plane, PlaneCount, Probes,
@@ -346,7 +346,8 @@ impl Runner {
         let (fabric, host) = (&self.fabric, self.agent.plan().host());
         let scene = Scene { fabric, epoch };
         let Some(denier) = &mut self.denier else { return Vec::new() };
-        let decisions = denier.policy.update(now_ns, fabric, self.agent.locator().findings());
+        let findings = self.agent.locator().findings();
+        let decisions = denier.policy.update(now_ns, fabric, findings);
         if !decisions.is_empty() {
             let rules = denier.policy.denied(fabric).into_iter().flat_map(|entry| rules(fabric, host, entry));
             denier.messenger.set(rules.collect());
@@ -367,7 +368,8 @@ impl Runner {
                 }
             };
             let rules = rules.iter().map(ToString::to_string).collect();
-            let entry = DeniedReport { component, rules, since: time };
+            let reason = reason(fabric, host, entry, findings);
+            let entry = DeniedReport { component, rules, reason, since: time };
             DecisionReport { what, time, entry, dry_run: denier.policy.is_dry_run() }
         };
         let reports: Vec<_> = decisions.iter().map(report).collect();

@@ -67,6 +67,9 @@ pub struct DeniedReport {
     pub component: String,
     /// The paths that this concerns, as `spindrift ctl status` shows them.
     pub rules: Vec<String>,
+    /// The finding that it was denied for, in words.
+    #[serde(default)]
+    pub reason: String,
     /// Since when.
     pub since: f64,
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use spindrift::endpoint::DenyList;
 use spindrift::verbs::VerbsError;
-use spindrift_control::{ControlDir, Controlled, Moved, PlaneStatus, QpStatus, Role, Server};
+use spindrift_control::{ControlDir, Controlled, Moved, PlaneStatus, QpStatus, Role, Server, Totals};
 use spindrift_programs::OperatorFolder;
 
 use crate::connection::QpCore;
@@ -69,6 +69,10 @@ impl Controlled for Seen {
 
     fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError> {
         self.0.upgrade().map_or(Ok(()), |nic| nic.verbs.set_deny_list(&Arc::new(list)))
+    }
+
+    fn counters(&self) -> Result<Totals, VerbsError> {
+        self.0.upgrade().map_or_else(|| Ok(Totals::default()), |nic| Controlled::counters(&nic.verbs))
     }
 }
 

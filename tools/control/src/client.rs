@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -16,7 +16,7 @@ use crate::{ControlSocketError, io_at};
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest reply that is read, in bytes.
-const REPLY_MAX: u64 = 256 << 20;
+const REPLY_MAX: usize = 256 << 20;
 
 /// The control socket of a process, one for each of its contexts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,8 +64,9 @@ impl Socket {
         }
     }
 
-    /// Sends a request and waits for the reply. A process that has gone gives `None`.
-    fn exchange(&self, request: &Request) -> Result<Option<Vec<u8>>, ControlSocketError> {
+    /// Sends a request and waits for the reply, so long at most. A process that has gone gives `None`.
+    fn exchange(&self, request: &Request, within: Duration) -> Result<Option<Vec<u8>>, ControlSocketError> {
+        let until = Instant::now() + within;
         let mut stream = match self.connect() {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
                 return Ok(None);
@@ -79,15 +80,13 @@ impl Socket {
         let mut line = serde_json::to_vec(request)
             .map_err(|error| io_at(&self.path, "cannot write the request")(error.into()))?;
         line.push(b'\n');
-        let mut reply = Vec::new();
         let exchanged = stream
-            .set_read_timeout(Some(TIMEOUT))
-            .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)))
+            .set_write_timeout(Some(within))
             .and_then(|()| stream.write_all(&line))
             .and_then(|()| stream.shutdown(Shutdown::Write))
-            .and_then(|()| stream.take(REPLY_MAX).read_to_end(&mut reply));
+            .and_then(|()| read_until(&stream, until));
         match exchanged {
-            Ok(_) => Ok(Some(reply)),
+            Ok(reply) => Ok(Some(reply)),
             Err(error) if is_timeout(&error) => Err(ControlSocketError::NoReply { process: self.process }),
             // It ended in the middle.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
@@ -102,7 +101,20 @@ impl Socket {
     /// # Errors
     /// [`ControlSocketError`].
     pub fn try_ask(&self, request: &Request) -> Result<Option<Reply>, ControlSocketError> {
-        let Some(reply) = self.exchange(request)?.filter(|reply| !reply.is_empty()) else { return Ok(None) };
+        self.try_ask_within(request, TIMEOUT)
+    }
+
+    /// The same with another limit for the reply.
+    ///
+    /// # Errors
+    /// [`ControlSocketError`].
+    pub fn try_ask_within(
+        &self,
+        request: &Request,
+        within: Duration,
+    ) -> Result<Option<Reply>, ControlSocketError> {
+        let reply = self.exchange(request, within)?;
+        let Some(reply) = reply.filter(|reply| !reply.is_empty()) else { return Ok(None) };
         let reply = serde_json::from_slice(&reply);
         let bad = |error: serde_json::Error| ControlSocketError::BadReply {
             process: self.process,
@@ -118,6 +130,27 @@ impl Socket {
     pub fn ask(&self, request: &Request) -> Result<Reply, ControlSocketError> {
         let gone = || io_at(&self.path, "nobody listens")(ErrorKind::ConnectionRefused.into());
         self.try_ask(request)?.ok_or_else(gone)
+    }
+}
+
+/// Everything up to the end of the stream, also of a peer that sends a byte now and then.
+fn read_until(mut stream: &UnixStream, until: Instant) -> io::Result<Vec<u8>> {
+    let (mut reply, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Ok(reply),
+            Ok(len) => reply.extend(&part[..len]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if reply.len() > REPLY_MAX {
+            return Err(io::Error::new(ErrorKind::InvalidData, "the reply is too long"));
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use spindrift::endpoint::{DenyList, Endpoint};
 use spindrift::verbs::{Context, VerbsError};
 use spindrift::wire::Qpn;
 
+use crate::counters::Totals;
 use crate::message::{Moved, PlaneStatus, QpStatus, Role};
 
 /// Queue pairs that one control call visits, so that no lane stops for long.
@@ -36,6 +37,12 @@ pub trait Controlled: Send + 'static {
     /// # Errors
     /// [`VerbsError`].
     fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError>;
+
+    /// What has been counted since the start, of all lanes and queue pairs together.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    fn counters(&self) -> Result<Totals, VerbsError>;
 }
 
 impl Controlled for Context {
@@ -72,10 +79,16 @@ impl Controlled for Context {
     fn set_deny_list(&self, list: DenyList) -> Result<(), VerbsError> {
         Self::set_deny_list(self, &Arc::new(list))
     }
+
+    fn counters(&self) -> Result<Totals, VerbsError> {
+        let mut totals = Totals::default();
+        totals.add(self, |plane| plane)?;
+        Ok(totals)
+    }
 }
 
 /// Calls `act` for the queue pair with this number, or for all: lane by lane, in ascending order.
-fn visit(
+pub(crate) fn visit(
     context: &Context,
     only: Option<u32>,
     mut act: impl FnMut(&mut Endpoint, usize, Qpn),

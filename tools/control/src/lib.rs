@@ -1,5 +1,5 @@
 //! The control socket: through it an operator sees the queue pairs of a running process, moves them to another NIC,
-//! and tells them which paths to avoid.
+//! and tells them which paths to avoid; and what the process has counted is read.
 //!
 //! A process that has a [`Server`] listens at a Unix socket in a [folder](ControlDir) that belongs to its user.
 //! `spindrift ctl` is the client; [`ControlDir::sockets`] finds the sockets of all processes.
@@ -31,19 +31,24 @@
 
 mod client;
 mod controlled;
+pub mod counters;
 mod deny;
 mod dir;
 mod message;
+pub mod prometheus;
 mod server;
+mod watch;
 
 pub use client::{Socket, TIMEOUT};
 pub use controlled::Controlled;
+pub use counters::{CountersReport, Totals};
 pub use deny::DenyEntry;
 pub use dir::ControlDir;
 pub use message::{
     Denied, Moved, PeerStatus, PlaneStatus, QpStatus, Reply, Request, Role, RolesStatus, ShiftStatus, Status,
 };
 pub use server::Server;
+pub use watch::{Seen, Watch};
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use spindrift::endpoint::{DenyRule, Endpoint};
 use spindrift::path::{DenyListStatus, PlaneRole, PlaneSet, RoleStatus};
-use spindrift::verbs::{PortAttr, QpAttr, QpState};
+use spindrift::verbs::{PortAttr, QpAttr};
 use spindrift::wire::Qpn;
 
+use crate::counters::{CountersReport, state_name};
 use crate::deny::DenyEntry;
 
 /// What a client wants.
@@ -47,6 +48,8 @@ pub enum Request {
         #[serde(default)]
         rules: Vec<DenyRule>,
     },
+    /// What has been counted since the start.
+    Counters,
 }
 
 /// A role of planes ([`PlaneRole`]).
@@ -88,6 +91,8 @@ pub enum Reply {
     Moved(Moved),
     /// To [`Request::Deny`] and [`Request::Allow`]: the rules now.
     Denied(Vec<DenyEntry>),
+    /// To [`Request::Counters`].
+    Counters(Box<CountersReport>),
     /// The request was not carried out, or only in part; why.
     Error(String),
 }
@@ -263,13 +268,6 @@ impl QpStatus {
     }
 
     fn new(attr: &QpAttr, lane: usize, planes: PlaneSet, roles: Option<RoleStatus>) -> Self {
-        let state = match attr.state {
-            QpState::Reset => "RESET",
-            QpState::Init => "INIT",
-            QpState::Rtr => "RTR",
-            QpState::Rts => "RTS",
-            QpState::Error => "ERROR",
-        };
         let peer = attr.peer.as_ref().map(|peer| PeerStatus {
             queue_pair: peer.qpn.get(),
             addresses: peer.ports.iter().map(|port| port.ip).collect(),
@@ -277,7 +275,7 @@ impl QpStatus {
         Self {
             queue_pair: attr.qpn.get(),
             lane,
-            state: state.to_owned(),
+            state: state_name(attr.state).to_owned(),
             peer,
             planes: list(planes),
             roles: roles.map(Into::into),

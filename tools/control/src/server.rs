@@ -57,7 +57,8 @@ impl Server {
         dir.prepare()?;
         dir.sweep()?;
         let process = process::id();
-        let path = dir.socket_path(process, OPENED.fetch_add(1, Ordering::Relaxed));
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        let path = dir.socket_path(process, number);
         // Left over from a process with the same number.
         let _ = fs::remove_file(&path);
         let cannot_listen = "the control socket cannot be opened";
@@ -67,8 +68,8 @@ impl Server {
             listener.set_nonblocking(true)?;
             let (stop, stopped) = UnixStream::pair()?;
             let controlled = Box::new(controlled);
-            let mut service =
-                Service { controlled, program: program.to_owned(), process, denied: DenyLists::default() };
+            let (program, denied) = (program.to_owned(), DenyLists::default());
+            let mut service = Service { controlled, program, process, number, denied };
             let thread = thread::Builder::new().name("spindrift-ctl".to_owned());
             let thread = thread.spawn(move || service.run(&listener, &stopped))?;
             Ok((stop, thread))
@@ -131,6 +132,8 @@ struct Service {
     controlled: Box<dyn Controlled>,
     program: String,
     process: u32,
+    /// Of its sockets, this one.
+    number: u32,
     denied: DenyLists,
 }
 
@@ -200,6 +203,7 @@ impl Service {
             }
             Request::Status => self.status(),
             Request::Prefer { role, queue_pair } => self.prefer(role, queue_pair),
+            Request::Counters => self.counters(),
         };
         reply.unwrap_or_else(|error| Reply::Error(error.to_string()))
     }
@@ -233,6 +237,12 @@ impl Service {
             queue_pairs,
             denied: self.denied.entries(Instant::now()),
         }))
+    }
+
+    fn counters(&self) -> Result<Reply, VerbsError> {
+        let rules = self.denied.entries(Instant::now()).len();
+        let report = self.controlled.counters()?.report((self.process, self.number), &self.program, rules);
+        Ok(Reply::Counters(Box::new(report)))
     }
 
     fn prefer(&self, role: Role, queue_pair: Option<u32>) -> Result<Reply, VerbsError> {

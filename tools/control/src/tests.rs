@@ -13,6 +13,8 @@ use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, Qp, QpConfig, nic
 
 use super::*;
 
+mod counters;
+
 /// A folder of one test.
 struct Folder(PathBuf);
 

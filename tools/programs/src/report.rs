@@ -94,6 +94,13 @@ impl ProcessReport {
         fs::rename(part, whole)
     }
 
+    /// Whether a process has written a report into a folder.
+    pub fn exists(folder: &Path, pid: u32) -> bool {
+        let start = format!("{pid}.");
+        let mut names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.any(|name| name.to_str().is_some_and(|name| name.starts_with(&start) && name.ends_with(ENDING)))
+    }
+
     /// All reports of a folder, by process and device.
     ///
     /// # Errors
@@ -142,6 +149,9 @@ mod tests {
         }
         fs::write(folder.join("9.spindrift0.json.part"), "{").unwrap();
         assert_eq!(ProcessReport::read_all(&folder).unwrap(), [of(3, 5), of(20, 2)]);
+        // Neither a part of a report, nor a part of a number.
+        let seen = [2, 3, 9, 20].map(|pid| ProcessReport::exists(&folder, pid));
+        assert_eq!(seen, [false, true, false, true]);
         fs::write(folder.join("9.spindrift0.json"), "{").unwrap();
         assert!(ProcessReport::read_all(&folder).is_err());
         fs::remove_dir_all(&folder).unwrap();

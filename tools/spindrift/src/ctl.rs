@@ -1,5 +1,6 @@
 //! `spindrift ctl`: the queue pairs of running processes, seen and moved from outside, and the paths that they avoid.
 
+mod counters;
 mod deny;
 
 use std::convert::Infallible;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -44,6 +45,14 @@ enum CtlCommand {
         /// The queue pair to move [default: all]
         #[arg(long, value_name = "NUMBER", value_parser = parse_qpn)]
         qp: Option<Qpn>,
+        #[command(flatten)]
+        processes: Processes,
+    },
+    /// Shows what running processes have counted: packets, losses, drops and so on
+    Counters {
+        /// Print the metrics of Prometheus instead of text
+        #[arg(long, conflicts_with = "json")]
+        prometheus: bool,
         #[command(flatten)]
         processes: Processes,
     },
@@ -134,22 +143,31 @@ pub(crate) fn folder(place: Option<&PathBuf>) -> ControlDir {
 }
 
 impl ControlPlace {
-    /// Opens the socket. Without one the process runs all the same.
-    pub(crate) fn serve(&self, program: &str, controlled: impl Controlled) -> Option<Server> {
+    /// Opens the socket. Without one the process runs all the same, unless it is `needed`.
+    ///
+    /// # Errors
+    /// It is needed, and cannot be opened.
+    pub(crate) fn serve(
+        &self,
+        program: &str,
+        controlled: impl Controlled,
+        needed: bool,
+    ) -> Result<Option<Server>> {
         let place = match self {
-            Self::None => return None,
+            Self::None => return Ok(None),
             Self::Usual => None,
             Self::At(path) => Some(path),
         };
         match Server::start(&folder(place), program, controlled) {
-            Ok(server) => Some(server),
+            Ok(server) => Ok(Some(server)),
+            Err(error) if needed => Err(Error::from(error).context("--metrics needs the control socket")),
             Err(error) if place.is_some() => {
                 tracing::warn!(target: "spindrift::control", %error, "no control socket");
-                None
+                Ok(None)
             }
             Err(error) => {
                 tracing::info!(target: "spindrift::control", %error, "no control socket");
-                None
+                Ok(None)
             }
         }
     }
@@ -159,6 +177,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
     match &args.command {
         CtlCommand::Status { processes } => status(processes),
         CtlCommand::Prefer { role, qp, processes } => prefer(processes, (*role).into(), qp.map(Qpn::get)),
+        CtlCommand::Counters { prometheus, processes } => counters::counters(processes, *prometheus),
         CtlCommand::Deny { paths, lifetime, processes } => deny::deny(paths, *lifetime, processes),
         CtlCommand::Allow { paths, all, processes } => deny::allow(paths, *all, processes),
     }
@@ -186,10 +205,7 @@ impl Processes {
             }
         }
         if let (Some(pid), true) = (self.pid, all.replies.is_empty() && all.errors.is_empty()) {
-            bail!(
-                "--pid {pid}: no control socket of this process is in {}; `spindrift ctl status` lists the processes",
-                dir.path().display()
-            );
+            return Err(no_socket(pid, &dir));
         }
         Ok(all)
     }
@@ -199,6 +215,13 @@ impl Processes {
         let dir = folder(self.control_dir.as_ref());
         print_line(&format!("no process has a control socket in {}", dir.path().display()));
     }
+}
+
+fn no_socket(pid: u32, dir: &ControlDir) -> Error {
+    anyhow!(
+        "--pid {pid}: no control socket of this process is in {}; `spindrift ctl status` lists the processes",
+        dir.path().display()
+    )
 }
 
 impl Replies {

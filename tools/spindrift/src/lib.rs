@@ -12,6 +12,7 @@ mod help_tables;
 mod lab;
 mod launch;
 mod loopback;
+mod metrics;
 mod output;
 mod path;
 mod place;

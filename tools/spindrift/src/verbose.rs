@@ -1,7 +1,7 @@
 //! Logging to standard error while a command runs: `-v` and the variable `SPINDRIFT_LOG`.
 
 use std::env::{self, VarError};
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use anyhow::Result;
 use clap::{ArgAction, Args};
@@ -70,7 +70,8 @@ fn start(filter: &str) -> Result<()> {
     let lines = fmt::layer()
         .with_timer(Clock)
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
+        // Colours would need a feature of the crate, without which it complains on each terminal.
+        .with_ansi(false)
         // Standard error that takes nothing more is no reason to stop.
         .log_internal_errors(false);
     registry().with(lines).with(targets).init();

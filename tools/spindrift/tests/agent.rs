@@ -458,7 +458,6 @@ fn errors_name_what_is_wrong() {
             2,
             "line 1, column 14: max_denied = 1: must be above 0, up to 0.9: some paths must be left",
         ),
-        (&["run", "-t", &topology, "--control-dir", "/tmp"], 2, "--policy <FILE>"),
         (&["map", "-t", &topology, "--store", "redis://127.0.0.1:9"], 1, "the store cannot be reached: "),
         (&["status", "--agent", "127.0.0.1:9"], 1, "no agent replies at 127.0.0.1:9; start one with"),
         (&["explain", "h1", "--agent", "127.0.0.1:9"], 1, "no agent replies"),

@@ -14,6 +14,7 @@ use spindrift_agentd::snapshot::{
     DeniedReport, DenyReport, FindingReport, Part, Plane, Probes, Rtt, Snapshot, Store, Transition,
 };
 use spindrift_agentd::token::Token;
+use spindrift_control::{ControlDir, Watch};
 use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
 /// Loss by the ends of a link, as shares.
@@ -25,6 +26,8 @@ pub(crate) struct MadeUp {
     others: Arc<Mutex<View>>,
     own: Mutex<Option<Report>>,
     pub(crate) start: f64,
+    /// Control sockets of processes whose counters are shown.
+    pub(crate) processes: Vec<ControlDir>,
 }
 
 pub(crate) fn now() -> f64 {
@@ -59,6 +62,15 @@ pub(crate) fn finding(kind: &str, names: &[&str], rate: f64, since: f64) -> Find
     }
 }
 
+fn denied(part: &Part, finding: &FindingReport) -> DeniedReport {
+    DeniedReport {
+        component: format!("{} {}", part.kind, part.name),
+        rules: vec!["paths of plane 1 over 2a01:2401".to_owned()],
+        reason: finding.text.clone(),
+        since: finding.since,
+    }
+}
+
 impl MadeUp {
     pub(crate) fn new(fabric: Fabric) -> Self {
         Self {
@@ -67,6 +79,7 @@ impl MadeUp {
             others: Arc::default(),
             own: Mutex::default(),
             start: now(),
+            processes: Vec::new(),
         }
     }
 
@@ -128,11 +141,7 @@ impl MadeUp {
             probes: Probes { sent: 123_456, returned: 123_000, lost: 456, ..Probes::default() },
             store: store.map(|_| Store { agents, error }),
             deny: findings.first().map(|finding| DenyReport {
-                denied: vec![DeniedReport {
-                    component: finding.text.clone(),
-                    rules: vec!["plane 1".to_owned()],
-                    since: finding.since,
-                }],
+                denied: finding.components.iter().map(|part| denied(part, finding)).take(1).collect(),
                 processes: 2,
                 errors: vec!["process 7: it does not reply".to_owned()],
                 ..DenyReport::default()
@@ -183,6 +192,7 @@ impl MadeUp {
         let others = Arc::clone(&self.others);
         let view = move || others.lock().unwrap().clone();
         let source = Source::new(self.fabric.clone(), Arc::clone(&self.published), view).with_history(kept);
+        let source = source.with_processes(Watch::all(self.processes.clone()));
         Server::start(address.parse().unwrap(), source, token).unwrap()
     }
 

@@ -9,10 +9,11 @@ mod made_up;
 mod schema;
 
 use browser::Browser;
-use made_up::{MadeUp, fabric, fabric_of, finding};
+use made_up::{MadeUp, fabric, fabric_of, finding, now};
 use spindrift_agentd::layout::Layout;
 use spindrift_agentd::levels;
 use spindrift_agentd::runner::Event;
+use spindrift_agentd::snapshot::{DeniedReport, DenyReport, Snapshot};
 use spindrift_agentd::token::Token;
 use spindrift_srv6::Shape;
 
@@ -116,6 +117,92 @@ fn faults_come_and_go() {
     );
     browser.shows(".plane", "32 links: 1 down, 6 healthy, 25 unknown.");
     pictures(&mut browser, "store-lost");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+fn entry(component: &str, reason: &str) -> DeniedReport {
+    DeniedReport {
+        component: component.to_owned(),
+        rules: vec!["plane 1".to_owned()],
+        reason: reason.to_owned(),
+        since: now() - 200.0,
+    }
+}
+
+/// Goes to a cell of a map of a plane by the keyboard.
+fn readout(browser: &mut Browser, plane: u8, map: u8, keys: &[&str]) {
+    let map =
+        format!("document.querySelectorAll('.plane')[{plane}].querySelectorAll('canvas[tabindex]')[{map}]");
+    browser.eval(&format!("{map}.blur(), {map}.focus()"));
+    for key in keys {
+        browser.press(key);
+    }
+}
+
+/// The list, and the marks of the links that it concerns: of a link, of a switch, and of a plane of the host.
+#[test]
+fn what_is_denied_is_shown() {
+    if !browser::is_there() {
+        return;
+    }
+    let made_up = small();
+    made_up.now(&[], vec![], Some(""));
+    let server = made_up.serve(ANY, &[(30, &[])]);
+    let mut browser = Browser::start("denied");
+    browser.look(1400, 900, "light");
+    browser.open(&format!("http://{}/", server.address()));
+    browser.shows("#condition", "No component is at fault.");
+    browser.until("document.getElementById('denial').hidden");
+    let set = |deny: DenyReport| {
+        let known = (*made_up.published.get()).clone();
+        made_up.published.set(Snapshot { deny: Some(deny), ..known });
+    };
+    set(DenyReport { processes: 0, ..DenyReport::default() });
+    browser.shows("#followed", "The policy denies nothing now.");
+    let denied = vec![
+        entry("plane 1 of this host", "The link h0 - p1-t0-0 loses 2 % of all probes."),
+        entry("link p0-t0-1:p0-t1-2", ""),
+        entry("switch p0-t1-4", "The switch p0-t1-4 is dead."),
+    ];
+    let errors = vec!["process 7 does not reply".to_owned()];
+    set(DenyReport { denied, processes: 2, errors, dry_run: false });
+    browser.shows("#followed", "2 processes of this host avoid these while the other paths suffice.");
+    browser.shows("#denied", "plane 1 of this host since ");
+    browser.shows("#denied", ", for 3 min");
+    browser.shows("#denied", "The link h0 - p1-t0-0 loses 2 % of all probes.");
+    browser.shows("#denied li:nth-child(2)", "No finding is known that it was denied for.");
+    browser.shows("#denied", "Paths: plane 1");
+    browser.shows("#denied .error", "A process cannot be told: process 7 does not reply");
+    browser.shows("#legend", "denied on this host");
+    // In the maps, by the keyboard; and only where it is so.
+    readout(&mut browser, 0, 0, &["ArrowDown", "ArrowRight", "ArrowRight"]);
+    browser.shows(".plane .readout", "p0-t0-1:p0-t1-2: healthy: less than 0.1 % lost; denied on this host");
+    browser.press("ArrowRight");
+    browser.until("document.querySelector('.plane .readout').textContent === 'p0-t0-1:p0-t1-3: healthy: less than 0.1 % lost'");
+    browser.press("ArrowRight");
+    browser.shows(".plane .readout", "p0-t0-1:p0-t1-4: healthy: less than 0.1 % lost; denied on this host");
+    readout(&mut browser, 1, 1, &[]);
+    browser.shows(
+        ".plane:nth-child(2) .readout:last-child",
+        "h0:p1-t0-0: healthy: less than 0.1 % lost; denied",
+    );
+    readout(&mut browser, 0, 1, &[]);
+    browser.until("document.querySelectorAll('.plane')[0].querySelectorAll('.readout')[1].textContent === 'h0:p0-t0-0: healthy: less than 0.1 % lost'");
+    pictures(&mut browser, "denied");
+    // A click on an entry shows the link.
+    browser.click("#denied button", 4.0, 4.0);
+    browser.shows("#details", "Link h0:p1-t0-0");
+    browser.shows("#details", "Denied on this host with the plane 1 of this host, since ");
+    // The past has none of these.
+    browser.click("#earlier", 8.0, 8.0);
+    browser.shows("#shown", "and the 10 s after it");
+    browser.until("document.querySelectorAll('.plane')[1].querySelectorAll('.readout')[1].textContent === '' || !document.querySelectorAll('.plane')[1].querySelectorAll('.readout')[1].textContent.includes('denied')");
+    // A dry run, and the end.
+    browser.click("#live", 8.0, 8.0);
+    let denied = vec![entry("link p0-t0-1:p0-t1-2", "")];
+    set(DenyReport { dry_run: true, denied, ..DenyReport::default() });
+    browser.shows("#followed", "dry run");
+    browser.until("document.querySelectorAll('#denied li').length === 1");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -347,7 +434,7 @@ fn a_large_fabric_is_shown() {
     let before = drawings(&mut browser);
     rounds(&mut browser, 2);
     assert_eq!(drawings(&mut browser), before);
-    made_up.now(&faults[..2], vec![], Some(""));
+    made_up.now(&faults[..2], vec![finding("switch", &["p2-t1-77"], 1.0, made_up.start)], Some(""));
     browser.shows(".plane:nth-child(4)", "65,792 links: 65,792 healthy.");
     let after = drawings(&mut browser);
     assert!(after[..3] == before[..3] && after[3] != before[3], "{before:?} {after:?}");

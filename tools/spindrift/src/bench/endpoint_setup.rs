@@ -236,15 +236,20 @@ impl Side {
     }
 
     /// Lets `spindrift ctl` see and move the queue pairs, from now until the side ends. Not being able to is no reason not
-    /// to run.
-    pub(crate) fn open_control(&mut self, settings: &Settings, program: &str) {
+    /// to run, unless metrics come from there.
+    ///
+    /// # Errors
+    /// There can be no socket, and metrics are wanted.
+    pub(crate) fn open_control(&mut self, settings: &Settings, program: &str) -> Result<()> {
+        let (place, needed) = (&settings.control, settings.metrics);
         self.control = match &self.nics {
-            Nics::One(context) => settings.control.serve(program, context.clone()),
+            Nics::One(context) => place.serve(program, context.clone(), needed)?,
             Nics::Two(two) => {
                 let qps = self.qps.iter().filter_map(Qp::id).collect();
-                settings.control.serve(program, ShiftControl { two: two.clone(), qps })
+                place.serve(program, ShiftControl { two: two.clone(), qps }, needed)?
             }
         };
+        Ok(())
     }
 
     /// What the peer has to know.

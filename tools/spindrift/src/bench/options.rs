@@ -19,6 +19,7 @@ use super::pin::WaitName;
 use crate::config::{CcName, Config, EntropyName, FallbackName, PathSet, parse_planes};
 use crate::ctl::ControlPlace;
 use crate::driver::Driver;
+use crate::metrics::MetricsArgs;
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
 use crate::usage::usage;
@@ -117,6 +118,8 @@ pub(crate) struct RunArgs {
     /// Folder of the control socket for `spindrift ctl`, or none [default: the folder of `spindrift ctl`]
     #[arg(long, value_name = "DIR")]
     pub(crate) control_dir: Option<ControlPlace>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// Print every counter that is not 0
     #[arg(long)]
     pub(crate) counters: bool,
@@ -209,6 +212,8 @@ pub(crate) struct Settings {
     pub(crate) pcap: Option<PathBuf>,
     /// Where the control socket is.
     pub(crate) control: ControlPlace,
+    /// Whether metrics are served, which come from there.
+    pub(crate) metrics: bool,
     /// The entropy values of queue pairs, if they are not to choose them.
     pub(crate) evs: Option<EvLists>,
     /// How many of them are kept in reserve, if that was said.
@@ -291,6 +296,7 @@ impl Settings {
             link_rate: args.link_rate.or(config.nic.link_rate),
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
             control: args.control_dir.clone().or_else(|| run.control_dir.clone()).unwrap_or_default(),
+            metrics: args.metrics.are_wanted(),
             evs: args.evs.clone().or_else(|| config.path.evs.clone()),
             backup: args.backup_evs.or(config.path.backup),
             standby: args.standby.or(config.path.standby),

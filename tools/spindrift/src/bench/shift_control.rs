@@ -6,7 +6,7 @@ use spindrift::endpoint::DenyList;
 use spindrift::fallback::{Nic, QpId, SendState};
 use spindrift::verbs::VerbsError;
 use spindrift::wire::Qpn;
-use spindrift_control::{Controlled, Moved, PlaneStatus, QpStatus, Role, RolesStatus, ShiftStatus};
+use spindrift_control::{Controlled, Moved, PlaneStatus, QpStatus, Role, RolesStatus, ShiftStatus, Totals};
 
 use super::transport::{Nics, Pair, Two};
 
@@ -99,5 +99,13 @@ impl Controlled for ShiftControl {
             context.set_deny_list(&Arc::new(list.of_planes(&planes)))?;
         }
         Ok(())
+    }
+
+    fn counters(&self) -> Result<Totals, VerbsError> {
+        let (nics, mut totals) = (self.nics(), Totals::default());
+        for (nic, context) in nics.contexts().iter().enumerate() {
+            totals.add(context, |plane| nics.plane(nic, plane))?;
+        }
+        Ok(totals)
     }
 }

@@ -18,10 +18,12 @@ use rustix::process::{Pid, Signal, getpgrp, kill_process};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use spindrift_programs::{report, view};
+use spindrift_control::ControlDir;
+use spindrift_programs::{OperatorFolder, Settings, report, view};
 
 use self::folder::RunFolder;
 use self::settings::{Found, Sources};
+use crate::metrics::MetricsArgs;
 use crate::output::{eprint_line, print_line};
 use crate::usage::usage;
 
@@ -42,6 +44,8 @@ pub(crate) struct RunArgs {
     /// Leave /sys and /dev as they are. Without the devices' files there, UCX finds no device
     #[arg(long)]
     no_view: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Also write the summary to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -89,11 +93,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut variables = folder.variables();
     variables.extend(settings.variables);
     let (view, command) = ((!args.no_view).then(|| folder.path()), &args.command);
+    let reports = folder.reports();
+    // Of all processes of the run, whichever of them opens a device, and when.
+    let metrics = args
+        .metrics
+        .serve_of(control_dir(&settings.resolved), move |pid| report::ProcessReport::exists(&reports, pid))?;
     // Signals are taken before there is anything to pass them on to.
     let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
     let mut child = enter(view, &variables, command).spawn().context("cannot start a process")?;
     let status = wait(&mut child, &mut signals).context("cannot wait for the program")?;
     drop(signals);
+    drop(metrics);
     let reports = report::ProcessReport::read_all(&folder.reports());
     let reports = reports.context("cannot read what the processes have reported")?;
     if !args.quiet {
@@ -105,6 +115,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         summary::write(path, &reports, status.code())?;
     }
     Ok(exit_code(status))
+}
+
+/// Where the processes of a run have their control sockets.
+fn control_dir(settings: &Settings) -> Option<ControlDir> {
+    match &settings.control_dir {
+        OperatorFolder::None => None,
+        OperatorFolder::Usual => Some(crate::ctl::folder(None)),
+        OperatorFolder::At(path) => Some(ControlDir::at(path)),
+    }
 }
 
 /// This command again, in a process of its own, which becomes the program. Without a program it only enters the view.

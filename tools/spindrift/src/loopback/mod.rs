@@ -122,6 +122,7 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
         check_latency(&settings, &args.run, "--latency")?;
     }
     let stop = Stop::on_ctrl_c()?;
+    let _metrics = args.run.metrics.serve_own(&settings.control)?;
     let pair = Pair::open(settings, planes, args.yardstick)?;
     if args.latency { pair.latency(&stop) } else { pair.bandwidth(&stop) }
 }
@@ -155,8 +156,8 @@ impl Pair {
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;
-        writer.open_control(&settings, "loopback, writer");
-        target.open_control(&settings, "loopback, target");
+        writer.open_control(&settings, "loopback, writer")?;
+        target.open_control(&settings, "loopback, target")?;
         let cores = Cores::of_pair(settings.lanes);
         Ok(Self { settings, writer, target, layouts, planes, yardstick, udp_port, cores })
     }

@@ -237,6 +237,7 @@ fn run(args: &RemoteArgs, kind: Kind, work: Work) -> Result<()> {
         local_name,
         stop: Stop::on_ctrl_c()?,
     };
+    let _metrics = args.run.metrics.serve_own(&session.settings.control)?;
     match &args.server {
         Some(server) => client::run(&session, &server.name),
         None => server::run(&session),
@@ -469,7 +470,7 @@ impl Connected {
     fn new(session: &Session, settings: &Settings, peer: &mut Peer, mut side: Side) -> Result<Self> {
         let offer = side.offer()?;
         let theirs = peer.agree(&mut side, &offer)?;
-        side.open_control(settings, &format!("{} with the {}", session.kind.name(), peer.name()));
+        side.open_control(settings, &format!("{} with the {}", session.kind.name(), peer.name()))?;
         tell_unused_planes(peer.name(), &offer, &theirs);
         tell_without_path(settings, peer.name(), &theirs);
         let target =

@@ -1,6 +1,9 @@
 //! `spindrift agent`: probes the links of a fabric from this host, and shows what an agent knows.
 
-use std::fmt::Write as _;
+mod client;
+mod show;
+mod top;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,17 +17,19 @@ use spindrift_agent::policy::{Policy, PolicySettings};
 use spindrift_agent::{AgentSettings, LocateSettings, Locator, Plan, ProbeSettings, SharePolicy};
 use spindrift_agentd::cluster::Cluster;
 use spindrift_agentd::deny::Messenger;
-use spindrift_agentd::http::Server;
+use spindrift_agentd::http::{HttpError, Server};
 use spindrift_agentd::runner::{Event, Runner, RunnerError};
-use spindrift_agentd::snapshot::{
-    DecisionReport, DeniedReport, DenyReport, FindingReport, Link, Loss, Part, Scene, Snapshot,
-};
+use spindrift_agentd::snapshot::{DecisionReport, Part, Scene, Snapshot};
 use spindrift_agentd::token::Token;
-use spindrift_control::ControlDir;
+use spindrift_control::{ControlDir, Watch};
 use spindrift_pmd::route::local_addresses;
 use spindrift_pmd::tunnel::TunnelError;
 use spindrift_srv6::{Fabric, Node};
 
+use self::client::{From, fetch};
+use self::show::{explain, probes, status, time};
+use self::top::TopArgs;
+use crate::metrics;
 use crate::output::print_line;
 use crate::stop::Stop;
 use crate::toml_file::TomlFile;
@@ -62,6 +67,8 @@ enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Shows links, faults, denied paths and processes in the terminal, and keeps them up to date
+    Top(TopArgs),
     /// Shows the faults of the whole fabric, from what all of its agents report to a store
     Map {
         /// Topology file
@@ -82,16 +89,6 @@ enum AgentCommand {
         #[command(flatten)]
         from: From,
     },
-}
-
-#[derive(Args, Debug)]
-struct From {
-    /// Where the agent listens
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
-    agent: SocketAddr,
-    /// The file of the agent's token, if it has one
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -120,11 +117,12 @@ struct RunArgs {
     /// none do]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Folder of the control sockets of these processes; several times for those of several users [default:
-    /// /run/spindrift for root, else spindrift in `$XDG_RUNTIME_DIR`, else /tmp/spindrift-UID]
-    #[arg(long, value_name = "DIR", requires = "policy")]
+    /// Folder of the control sockets of the processes that it tells, and whose counters it shows; several times for those
+    /// of several users [default: /run/spindrift for root, else spindrift in `$XDG_RUNTIME_DIR`, else
+    /// /tmp/spindrift-UID]
+    #[arg(long, value_name = "DIR")]
     control_dir: Vec<PathBuf>,
-    /// Where the HTTP interface listens, a loopback address; or none
+    /// Where the HTTP interface listens: a loopback address, with --token-file any address, or none
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
     /// Whoever asks the HTTP interface has to show the token in this file, 16 bytes or more that its owner alone can read
@@ -146,6 +144,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     match &args.command {
         AgentCommand::Run(args) => probe(args),
         AgentCommand::Status { from, json } => status(&fetch(from)?, *json),
+        AgentCommand::Top(args) => top::run(args),
         AgentCommand::Map { topology, store, json } => map(topology, store, *json),
         AgentCommand::Explain { component, from } => explain(&fetch(from)?, component),
     }
@@ -194,7 +193,15 @@ fn listen(args: &RunArgs) -> Result<Option<SocketAddr>> {
 }
 
 fn token(path: Option<&Path>) -> Result<Option<Token>> {
-    path.map(|path| Token::read(path).map_err(|error| usage(format!("--token-file {error}")))).transpose()
+    metrics::token("--token-file", path)
+}
+
+/// Where the processes of this host have their control sockets.
+fn folders(args: &RunArgs) -> Vec<ControlDir> {
+    match &*args.control_dir {
+        [] => vec![crate::ctl::folder(None)],
+        some => some.iter().map(ControlDir::at).collect(),
+    }
 }
 
 fn probe(args: &RunArgs) -> Result<()> {
@@ -220,15 +227,17 @@ fn probe(args: &RunArgs) -> Result<()> {
         runner.join(cluster);
     }
     if let Some(policy) = policy {
-        let mut folders: Vec<_> = args.control_dir.iter().map(ControlDir::at).collect();
-        if folders.is_empty() {
-            folders.push(crate::ctl::folder(None));
-        }
         let source = format!("agent {}", runner.published().get().host);
-        let messenger = Messenger::start(folders, source).context("cannot tell processes what to avoid")?;
+        let messenger =
+            Messenger::start(folders(args), source).context("cannot tell processes what to avoid")?;
         runner.deny(policy, messenger);
     }
-    let server = listen.map(|address| Server::start(address, runner.source(), token)).transpose()?;
+    let source = runner.source().with_processes(Watch::all(folders(args)));
+    let started = listen.map(|address| Server::start(address, source, token)).transpose();
+    let server = started.map_err(|error| match error {
+        HttpError::NeedsToken(..) => usage(format!("--listen: {error}")),
+        error => error.into(),
+    })?;
     let stop = Stop::on_ctrl_c()?;
     begin(args, &runner, server.as_ref());
     let until = args.duration.map(|time| Instant::now() + time);
@@ -350,13 +359,6 @@ fn end(args: &RunArgs, known: &Snapshot) {
     }
 }
 
-/// A time of day.
-fn time(seconds: f64) -> String {
-    let since = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    let time = UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
-    humantime::format_rfc3339_millis(time).to_string()
-}
-
 pub(crate) fn names(parts: &[Part]) -> String {
     let names = parts.iter().map(|part| format!("{} {}", part.kind, part.name));
     names.collect::<Vec<_>>().join(" or ")
@@ -386,177 +388,4 @@ fn decision_text(decision: &DecisionReport) -> String {
     };
     let dry = if *dry_run { " (dry run)" } else { "" };
     format!("{}  {what} {}{why}{dry}", time(*at), entry.component)
-}
-
-/// What the transports of the host avoid.
-fn denied_lines(deny: &DenyReport) -> Vec<String> {
-    let DenyReport { dry_run, denied, processes, errors } = deny;
-    let follow = if *dry_run {
-        "no process is told (dry run)".to_owned()
-    } else {
-        match processes {
-            1 => "1 process follows".to_owned(),
-            processes => format!("{processes} processes follow"),
-        }
-    };
-    let mut lines = vec![match denied.len() {
-        0 => "Nothing is denied.".to_owned(),
-        _ => format!("Denied; {follow}:"),
-    }];
-    let line = |entry: &DeniedReport| {
-        format!("  since {}: {} ({})", time(entry.since), entry.component, entry.rules.join("; "))
-    };
-    lines.extend(denied.iter().map(line));
-    lines.extend(errors.iter().map(|error| format!("  a process cannot be told: {error}")));
-    lines
-}
-
-/// What the agent there knows.
-fn fetch(from: &From) -> Result<Snapshot> {
-    let url = format!("http://{}/api/v1/status", from.agent);
-    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
-    let mut request = agent.get(&url);
-    if let Some(token) = token(from.token_file.as_deref())? {
-        request = request.header("Authorization", token.header());
-    }
-    let reply = request.call();
-    if let Err(ureq::Error::StatusCode(401)) = reply {
-        let how = if from.token_file.is_some() {
-            "that of --token-file is another one"
-        } else {
-            "name its file with --token-file"
-        };
-        bail!("the agent at {} asks for its token: {how}", from.agent);
-    }
-    let reply = reply.with_context(|| {
-        format!(
-            "no agent replies at {}; start one with `spindrift agent run`, or name its address with --agent",
-            from.agent
-        )
-    })?;
-    reply.into_body().read_json().with_context(|| format!("what {url} says is not the status of an agent"))
-}
-
-fn probes(known: &Snapshot) -> String {
-    let probes = &known.probes;
-    let mut line =
-        format!("probes: {} sent, {} returned, {} lost", probes.sent, probes.returned, probes.lost);
-    let rest = [
-        (probes.void, "of unknown end"),
-        (probes.skipped, "skipped"),
-        (probes.unsent, "refused by the kernel"),
-        (probes.refused, "packets that are no returns"),
-    ];
-    for (number, what) in rest.into_iter().filter(|(number, _)| *number > 0) {
-        let _ = write!(line, ", {number} {what}");
-    }
-    line
-}
-
-fn percent(loss: &Loss) -> String {
-    match loss.sent {
-        0 => "-".to_owned(),
-        _ if loss.net == 0.0 => "0 %".to_owned(),
-        _ => format!("{:.2} %", loss.net * 100.0),
-    }
-}
-
-fn row(link: &Link) -> String {
-    let rtt =
-        |ns: u64| if link.rtt.samples == 0 { "-".to_owned() } else { format!("{:.1} us", ns as f64 / 1e3) };
-    format!(
-        "{:<28} {:<8} {:>9} {:>9} {:>9} {:>11} {:>11} {:>6}",
-        format!("{}:{}", link.lower, link.upper),
-        link.state,
-        percent(&link.loss_1s),
-        percent(&link.loss_10s),
-        percent(&link.loss_5min),
-        rtt(link.rtt.p50_ns),
-        rtt(link.rtt.p99_ns),
-        link.flaps,
-    )
-}
-
-fn header() -> String {
-    format!(
-        "{:<28} {:<8} {:>9} {:>9} {:>9} {:>11} {:>11} {:>6}",
-        "link", "state", "loss 1s", "10s", "5min", "rtt p50", "p99", "flaps"
-    )
-}
-
-fn status(known: &Snapshot, json: bool) -> Result<()> {
-    if json {
-        let mut object = serde_json::to_value(known)?;
-        if let Some(object) = object.as_object_mut() {
-            object.insert("command".to_owned(), "agent status".into());
-        }
-        print_line(&object.to_string());
-        return Ok(());
-    }
-    let up = humantime::format_duration(Duration::from_secs((known.time - known.started) as u64));
-    print_line(&format!("{}, up {up}; {}", known.host, probes(known)));
-    if let Some(store) = &known.store {
-        print_line(&match &store.error {
-            None => format!("{} agents report to the store", store.agents),
-            Some(error) => format!("alone: the store cannot be reached: {error}"),
-        });
-    }
-    if let Some(error) = &known.send_error {
-        print_line(&format!("the kernel does not take all probes: {error}"));
-    }
-    print_line("");
-    print_line(&header());
-    known.links.iter().for_each(|link| print_line(&row(link)));
-    print_line("");
-    if known.findings.is_empty() {
-        print_line("No component is at fault.");
-    }
-    known
-        .findings
-        .iter()
-        .for_each(|finding| print_line(&format!("since {}: {}", time(finding.since), finding.text)));
-    if let Some(deny) = &known.deny {
-        for line in denied_lines(deny) {
-            print_line(&line);
-        }
-    }
-    Ok(())
-}
-
-/// Whether a component has this name, a link in either direction.
-fn is_called(part: &Part, name: &str) -> bool {
-    let turned = name.split_once(':').map(|(a, b)| format!("{b}:{a}"));
-    part.name == name || Some(&part.name) == turned.as_ref()
-}
-
-fn explain(known: &Snapshot, name: &str) -> Result<()> {
-    let of_name = |finding: &&FindingReport| finding.components.iter().any(|part| is_called(part, name));
-    let findings: Vec<_> = known.findings.iter().filter(of_name).collect();
-    let touches = |link: &&Link| {
-        let whole = Part { kind: String::new(), name: format!("{}:{}", link.lower, link.upper) };
-        is_called(&whole, name) || link.lower == name || link.upper == name
-    };
-    let links: Vec<_> = known.links.iter().filter(touches).collect();
-    if findings.is_empty() && links.is_empty() {
-        bail!(
-            "{name}: the agent of {} probes no such component; `spindrift agent status` lists its links",
-            known.host
-        );
-    }
-    for finding in &findings {
-        print_line(&format!("since {}: {}", time(finding.since), finding.text));
-    }
-    if findings.is_empty() {
-        print_line(&format!("{name} is not at fault, as far as {} can tell.", known.host));
-    }
-    print_line("");
-    print_line(&header());
-    for link in links {
-        print_line(&row(link));
-        for transition in &link.transitions {
-            let state = if transition.up { "up" } else { "down" };
-            print_line(&format!("    {} {state}", time(transition.time)));
-        }
-    }
-    Ok(())
 }
