@@ -56,7 +56,7 @@ pub mod requester;
 pub mod responder;
 pub mod wire;
 
-pub use dcqcn::{AlphaRule, Dcqcn, Marking, Profile};
+pub use dcqcn::{AlphaRule, Dcqcn, Marking, Profile, queues};
 pub use host::{RoceError, RoceHost, RoceSpec};
 pub use qp::{Peer, QpSpec};
 pub use requester::Retry;

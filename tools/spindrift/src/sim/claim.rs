@@ -24,10 +24,14 @@ enum Measure {
     Timeouts,
     Marked,
     Trimmed,
+    Cnps,
+    SequenceNaks,
     AssumedBad,
     Denied,
     LinkRate,
     Queue,
+    Pauses,
+    PausedTime,
     ConnectionRate,
     MessageTime,
     Failures,
@@ -45,9 +49,11 @@ impl Measure {
             | Self::Timeouts
             | Self::Marked
             | Self::Trimmed
+            | Self::Cnps
+            | Self::SequenceNaks
             | Self::AssumedBad
             | Self::Denied => "hosts",
-            Self::LinkRate | Self::Queue => "links",
+            Self::LinkRate | Self::Queue | Self::Pauses | Self::PausedTime => "links",
             Self::ConnectionRate | Self::MessageTime | Self::Failures => "workload",
             Self::BypassTime => "faults",
         }
@@ -57,7 +63,7 @@ impl Measure {
         match self {
             Self::Payload | Self::LinkRate | Self::ConnectionRate => " Gb/s",
             Self::Queue => " kB",
-            Self::MessageTime | Self::BypassTime => " us",
+            Self::MessageTime | Self::BypassTime | Self::PausedTime => " us",
             _ => "",
         }
     }
@@ -81,8 +87,19 @@ impl Measure {
             Self::Timeouts => |host| host.stats.timeouts,
             Self::Marked => |host| host.stats.marked,
             Self::Trimmed => |host| host.stats.trimmed,
+            Self::Cnps => |host| host.stats.cnps,
+            Self::SequenceNaks => |host| host.stats.sequence_naks,
             _ => return None,
         })
+    }
+
+    /// Whether it says something of each of several times, and not of what happened in all of them.
+    const fn has_intervals(self) -> bool {
+        self.count().is_some() || matches!(self, Self::ConnectionRate) || self.is_of_links()
+    }
+
+    const fn is_of_links(self) -> bool {
+        matches!(self, Self::LinkRate | Self::Queue | Self::Pauses | Self::PausedTime)
     }
 }
 
@@ -128,6 +145,7 @@ pub(super) struct ClaimTable {
     pick: Option<Pick>,
     from: Option<String>,
     to: Option<String>,
+    interval: Option<String>,
     against: Option<AgainstTable>,
     least: Option<f64>,
     most: Option<f64>,
@@ -150,6 +168,8 @@ pub(super) struct Claim {
     subject: Subject,
     pick: Pick,
     window: Window,
+    /// Measured in each such time, ns; otherwise once.
+    interval_ns: Option<u64>,
     against: Option<(Option<String>, Window)>,
     least: Option<f64>,
     most: Option<f64>,
@@ -367,11 +387,7 @@ impl ClaimTable {
             "faults" => Subject::Faults,
             _ => Subject::Workload(self.workload_name(reader, place, plan)?),
         };
-        for (key, given) in [("from", self.from.is_some()), ("to", self.to.is_some())] {
-            if given && measure == Measure::ConnectionRate {
-                return Err(wrong(key, "this is measured from a connection's first message to its last"));
-            }
-        }
+        let interval_ns = self.interval_ns(reader, place, plan, measure)?;
         if self.least.is_none() && self.most.is_none() {
             return Err(wrong("what", "a claim needs `least`, `most` or both"));
         }
@@ -389,11 +405,31 @@ impl ClaimTable {
             subject,
             pick: self.pick.unwrap_or(measure.usual_pick()),
             window: own,
+            interval_ns,
             against: against.transpose()?,
             least: self.least,
             most: self.most,
             why: self.why.clone(),
         })
+    }
+
+    fn interval_ns(
+        &self,
+        reader: &Reader<'_>,
+        place: &str,
+        plan: &Plan,
+        measure: Measure,
+    ) -> Result<Option<u64>> {
+        let Some(text) = &self.interval else { return Ok(None) };
+        let wrong = |why: &str| Err(reader.wrong(place, "interval", why));
+        let interval_ns = reader.time(place, "interval", Some(text), 0)?;
+        if !measure.has_intervals() {
+            return wrong("does not apply to this measure, which is counted once; leave it out");
+        }
+        if interval_ns < plan.sample_ns {
+            return wrong("this is shorter than the time between two samples, `plan.sample`");
+        }
+        Ok(Some(interval_ns))
     }
 
     fn host_places(&self, reader: &Reader<'_>, place: &str, plan: &Plan) -> Result<Option<Vec<usize>>> {
@@ -478,10 +514,25 @@ impl Claim {
 
     /// What is measured in a window; nothing if the run ended before the window does.
     fn value(&self, outcome: &Outcome, window: Window) -> Option<f64> {
-        let values = match &self.subject {
+        let values = match self.interval_ns {
+            None => self.values(outcome, window)?,
+            Some(interval_ns) => {
+                let parts = window.parts(interval_ns, outcome.ended_ns).into_iter();
+                let parts: Option<Vec<_>> = parts.map(|part| self.values(outcome, part)).collect();
+                parts?.concat()
+            }
+        };
+        // Nothing that happened may be what is claimed; no message, no rate is not.
+        let counted = matches!(self.measure, Measure::Failures) || !values.is_empty();
+        counted.then(|| self.pick.of(values))
+    }
+
+    fn values(&self, outcome: &Outcome, window: Window) -> Option<Vec<f64>> {
+        Some(match &self.subject {
             Subject::Workload(name) => {
                 let named = |job: &&JobOutcome| name.as_ref().is_none_or(|name| job.name == *name);
-                outcome.jobs.iter().filter(named).flat_map(|job| self.of_job(job, window)).collect()
+                let ended_ns = outcome.ended_ns;
+                outcome.jobs.iter().filter(named).flat_map(|job| self.of_job(job, window, ended_ns)).collect()
             }
             Subject::Hosts(places) => {
                 let step = step(outcome, window)?;
@@ -495,15 +546,13 @@ impl Claim {
                 let within = outcome.impacts.iter().filter(|impact| window.holds(impact.began_ns()));
                 within.map(FaultImpact::lasted_us).collect()
             }
-        };
-        // Nothing that happened may be what is claimed; no message, no rate is not.
-        let counted = matches!(self.measure, Measure::Failures) || !values.is_empty();
-        counted.then(|| self.pick.of(values))
+        })
     }
 
-    fn of_job(&self, job: &JobOutcome, window: Window) -> Vec<f64> {
+    fn of_job(&self, job: &JobOutcome, window: Window, ended_ns: u64) -> Vec<f64> {
         match self.measure {
-            Measure::ConnectionRate => job.rates(),
+            Measure::ConnectionRate if window == Window::ALL => job.rates(),
+            Measure::ConnectionRate => job.rates_between(window.from, window.to.unwrap_or(ended_ns)),
             Measure::MessageTime => {
                 let within = job.messages.iter().filter(|done| window.has_within(done.done.0));
                 within.map(|done| done.done.since(done.posted) as f64 / 1e3).collect()
@@ -556,12 +605,36 @@ impl Claim {
             let waits = within.filter_map(|sample| sample.links.get(place));
             waits.map(|link: &LinkSample| link.peak_bytes as f64 / 1e3).fold(0.0, f64::max)
         };
-        let value = |place| if self.measure == Measure::LinkRate { rate(place) } else { queue(place) };
+        let counter = |place: usize, count: fn(&LinkSample) -> u64| {
+            let [before, after] =
+                [step.before, step.after].map(|sample| sample.links.get(place).map_or(0, count));
+            (after - before) as f64
+        };
+        let value = |place| match self.measure {
+            Measure::LinkRate => rate(place),
+            Measure::Pauses => counter(place, |link| link.counters.pauses),
+            Measure::PausedTime => counter(place, |link| link.counters.paused_ns) / 1e3,
+            _ => queue(place),
+        };
         Some((0..outcome.links.len()).filter(chosen).map(value).collect())
     }
 }
 
 impl Window {
+    /// The whole run.
+    const ALL: Self = Self { from: 0, to: None };
+
+    /// Parts of this length, one after the other, up to its end or that of the run. What is left over is in none.
+    fn parts(self, interval_ns: u64, ended_ns: u64) -> Vec<Self> {
+        let to = self.to.unwrap_or(ended_ns);
+        let count = to.saturating_sub(self.from) / interval_ns.max(1);
+        let part = |number| {
+            let from = self.from + number * interval_ns;
+            Self { from, to: Some(from + interval_ns) }
+        };
+        (0..count).map(part).collect()
+    }
+
     fn holds(self, at_ns: u64) -> bool {
         self.from <= at_ns && self.to.is_none_or(|to| at_ns <= to)
     }

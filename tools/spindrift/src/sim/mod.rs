@@ -12,6 +12,7 @@ mod page;
 mod picture;
 mod plan;
 mod report;
+mod roce;
 mod run;
 mod workload;
 

@@ -1,6 +1,6 @@
 //! Pictures of a plan: values over time, or results of each variant.
 
-use spindrift_fabric::{EvStateCounts, HostSample, LinkSample, Sample};
+use spindrift_fabric::{EvStateCounts, HostId, HostSample, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::plan::FigureKind;
@@ -59,11 +59,13 @@ fn over_time(title: &str, outcomes: &[Outcome]) -> Picture {
             heading: outcome.plan.variant.clone(),
             panels: vec![
                 chart.goodput(),
+                chart.connections(),
                 chart.planes(),
                 chart.packets(),
                 chart.repeats(),
                 chart.link_rates(),
                 chart.queues(),
+                chart.paused(),
                 chart.states(),
             ],
             marks: outcome.events.iter().map(|event| axis.mark(event)).collect(),
@@ -161,6 +163,31 @@ impl<'a> Chart<'a> {
         Panel::new("payload, Gb/s", self.lines(&names, gbps))
     }
 
+    /// Of each connection, in messages that were complete; nothing where no host receives from two, which is then that of the hosts.
+    fn connections(&self) -> Panel {
+        let name = |host: HostId| self.outcome.plan.fabric.name(Node::Host(host.0 as u16));
+        let pairs = self.outcome.jobs.iter().flat_map(|job| &job.pairs);
+        let mut to: Vec<_> = pairs.clone().map(|(_, to)| to).collect();
+        to.sort_unstable();
+        if to.windows(2).all(|two| two[0] != two[1]) {
+            return Panel::new("connections, Gb/s", Content::Lines(Vec::new()));
+        }
+        let names = pairs.map(|&(from, to)| format!("{}-{}", name(from), name(to)));
+        let rates: Vec<Vec<f64>> = self
+            .steps
+            .iter()
+            .map(|step| {
+                let (from, to) = (step.before.at.0, step.after.at.0);
+                self.outcome.jobs.iter().flat_map(|job| job.rates_between(from, to)).collect()
+            })
+            .collect();
+        let number = |step: &Step<'_>| self.steps.partition_point(|other| other.after.at < step.after.at);
+        let gbps = |step: &Step<'_>, connection: usize| {
+            rates.get(number(step)).and_then(|rates| rates.get(connection)).copied().unwrap_or_default()
+        };
+        Panel::new("connections, Gb/s", self.lines(&names.collect::<Vec<_>>(), gbps))
+    }
+
     /// What came in over each plane at the recorded hosts; nothing where there is one.
     fn planes(&self) -> Panel {
         let planes = usize::from(self.outcome.plan.clos.planes);
@@ -181,11 +208,16 @@ impl<'a> Chart<'a> {
         let line = |name: &str, color: &'static str, value: fn(&HostSample) -> u64| {
             self.line(Key::new(name, color), |step| (sum(step.after, value) - sum(step.before, value)) as f64)
         };
-        let lines = vec![
+        let mut lines = vec![
             line("trimmed", LINES[1], |host| host.stats.trimmed),
             line("lost", LOST, |host| host.stats.losses),
             line("sent again", ARRIVED, |host| host.stats.repeats),
         ];
+        // A transport that trims has no CNPs, and the other way round.
+        if self.steps.last().is_some_and(|step| sum(step.after, |host| host.stats.cnps) > 0) {
+            lines.remove(0);
+            lines.push(line("CNPs", LINES[1], |host| host.stats.cnps));
+        }
         Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
     }
 
@@ -222,6 +254,24 @@ impl<'a> Chart<'a> {
             peaks.max().unwrap_or_default() as f64 / 1e3
         };
         Panel::new("longest queue, kB", self.lines(&self.outcome.links, longest))
+    }
+
+    /// How much of the time recorded links were stopped (PFC): those that ever were.
+    fn paused(&self) -> Panel {
+        let paused = |sample: &Sample, link: usize| {
+            sample.links.get(link).map_or(0, |link: &LinkSample| link.counters.paused_ns)
+        };
+        let links = self.outcome.links.iter().enumerate();
+        let (links, names): (Vec<_>, Vec<_>) = links
+            .filter(|(link, _)| self.steps.last().is_some_and(|step| paused(step.after, *link) > 0))
+            .map(|(link, name)| (link, name.clone()))
+            .unzip();
+        let share = |step: &Step<'_>, index: usize| {
+            let link = links.get(index).copied().unwrap_or_default();
+            let stopped = paused(step.after, link) - paused(step.before, link);
+            stopped as f64 * 100.0 / step.after.at.since(step.before.at).max(1) as f64
+        };
+        Panel::new("stopped, % of time", self.lines(&names, share))
     }
 
     /// Of recorded connections.
