@@ -247,7 +247,7 @@ pub(super) fn table(digests: &[Digest]) -> String {
         if max == 0.0 && [CNPS, NAKS, PAUSES, PAUSED].contains(&name.as_str()) {
             continue;
         }
-        let [p50, min, max] = [p50, min, max].map(super::claim::number);
+        let [p50, min, max] = [p50, min, max].map(super::finding::number);
         text += &format!("| {name} | {p50} | {min} | {max} |\n");
     }
     text

@@ -6,6 +6,7 @@ mod claim;
 mod digest;
 mod fault;
 mod fault_impact;
+mod finding;
 mod logged;
 mod nic;
 mod page;

@@ -12,9 +12,9 @@ use spindrift_fabric::{Done, EvStateCounts, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::batch::Played;
-use super::claim::Finding;
 use super::digest::{self, Digest, JobDigest};
 use super::fault_impact::{FaultImpact, spread_us};
+use super::finding::Finding;
 use super::nic::TransportKind;
 use super::run::{JobOutcome, Outcome};
 use crate::output::write_file;

@@ -235,8 +235,7 @@ impl DcqcnTable {
     }
 }
 
-/// The NIC of each host, and the fabric with the queues that go with it. `limits` are those of queues that the plan gives, on the last hop and
-/// elsewhere.
+/// The NIC of each host, and the queues that go with it.
 pub(super) fn nic(
     reader: &Reader<'_>,
     clos: &ClosSpec,

@@ -184,9 +184,9 @@ impl WorkloadTable {
             return Err(cx.wrong("count", "write 1 or more"));
         }
         Ok(match kind {
-            Kind::Write => Box::new(Stream::new(self.each(cx, self.ends(cx)?)?, self.stream(cx)?)),
+            Kind::Write => Box::new(Stream::new(self.each(cx, &self.ends(cx)?)?, self.stream(cx)?)),
             Kind::Permutation => {
-                Box::new(Stream::new(self.each(cx, self.permutation(cx)?)?, self.stream(cx)?))
+                Box::new(Stream::new(self.each(cx, &self.permutation(cx)?)?, self.stream(cx)?))
             }
             Kind::PingPong => Box::new(PingPong::new(self.ends(cx)?, self.size(cx)?, count)),
             Kind::Neighbours => Box::new(Neighbours::new(self.several(cx)?, self.size(cx)?, count)),
@@ -245,7 +245,7 @@ impl WorkloadTable {
     }
 
     /// Each pair as often as it has connections.
-    fn each(&self, cx: &Context<'_>, pairs: Vec<(HostId, HostId)>) -> Result<Vec<(HostId, HostId)>> {
+    fn each(&self, cx: &Context<'_>, pairs: &[(HostId, HostId)]) -> Result<Vec<(HostId, HostId)>> {
         let connections = self.connections.unwrap_or(1) as usize;
         if connections == 0 || connections > MOST_CONNECTIONS / pairs.len().max(1) {
             let most = MOST_CONNECTIONS / pairs.len().max(1);
