@@ -208,83 +208,112 @@ fn queue_pairs_of_a_workload_share_its_messages() {
     }
 }
 
-/// A key that has no effect is refused, with its place and what to do.
-#[test]
-fn keys_that_do_not_fit_the_transport_are_refused() {
+const ROCE: &str = "[transport]\nkind = \"roce\"\n";
+
+/// A plan of five lines to which each of these texts is added is refused, with the place of the key and why.
+fn refuse(name: &str, rows: &[(String, &str, &str)]) {
     let base = "[plan]\ntitle = \"x\"\nduration = \"1ms\"\n[[workload]]\nkind = \"permutation\"\n";
-    let roce = "[transport]\nkind = \"roce\"\n";
-    let kind = |kind: &str| format!("does not apply to transport.kind = \"{kind}\"; leave it out");
-    let (mrc_only, roce_only) = (kind("roce"), kind("mrc"));
-    for (number, (text, place, why)) in [
-        ("[dcqcn]\nprofile = \"vendor\"\n".to_owned(), "line 6, column 1: dcqcn", &*roce_only),
-        ("[transport]\nretry_count = 3\n".to_owned(), "line 7, column 15: transport.retry_count", &roce_only),
-        ("[transport]\nack_every = 3\n".to_owned(), "line 7, column 13: transport.ack_every", &roce_only),
-        (format!("{roce}[path]\nactive = 8\n"), "line 8, column 1: path", &mrc_only),
-        (format!("{roce}[cc]\nshared = true\n"), "line 8, column 1: cc", &mrc_only),
-        (format!("{roce}[[host]]\nhosts = \"h1\"\n"), "line 8, column 1: host", &mrc_only),
-        (format!("{roce}trimming = true\n"), "line 8, column 12: transport.trimming", &mrc_only),
-        (format!("{roce}routing = \"srv6\"\n"), "line 8, column 11: transport.routing", &mrc_only),
-        (format!("{roce}mpr = 1\n"), "line 8, column 7: transport.mpr", &mrc_only),
-        (format!("{roce}mtu = 1500\n"), "line 8, column 7: transport.mtu", "256, 512, 1024"),
-        (format!("{roce}timeout = 40\n"), "line 8, column 11: transport.timeout", "0 to 31"),
-        (format!("{roce}retry_count = 8\n"), "line 8, column 15: transport.retry_count", "0 to 7"),
-        (format!("{roce}ack_every = 0\n"), "line 8, column 13: transport.ack_every", "1 or more"),
-        (format!("{roce}[fabric]\necn = true\n"), "line 9, column 7: fabric.ecn", "[dcqcn]"),
-        (format!("{roce}[fabric]\necn_low = \"1us\"\n"), "line 9, column 11: fabric.ecn_low", "[dcqcn]"),
-        (format!("{roce}[fabric]\ntrim = false\n"), "line 9, column 8: fabric.trim", "not trimmed"),
-        (format!("{roce}[fabric]\nqueue = \"9us\"\n"), "line 9, column 9: fabric.queue", "with PFC"),
-        (
-            "[fabric]\ntrim = true\n[pfc]\nenabled = true\n".to_owned(),
-            "line 7, column 8: fabric.trim",
-            "set enabled = false in [pfc]",
-        ),
-        ("[pfc]\nalpha = 0.5\n".to_owned(), "line 7, column 9: pfc.alpha", "add enabled = true to [pfc]"),
-        (format!("{roce}[pfc]\nalpha = 0\n"), "line 9, column 9: pfc.alpha", "0.001 to 64"),
-        (format!("{roce}[pfc]\nxoff = \"1M\"\nalpha = 1\n"), "line 10, column 9: pfc.alpha", "`xoff`"),
-        (
-            format!("{roce}[pfc]\nxoff = \"1G\"\n"),
-            "line 9, column 8: pfc.xoff",
-            "4300 bytes, to `shared`, 32000000",
-        ),
-        (
-            format!("{roce}[pfc]\nxoff = \"9K\"\nresume = \"10K\"\n"),
-            "line 10, column 10: pfc.resume",
-            "never",
-        ),
-        (format!("{roce}[pfc]\nshared = \"8K\"\n"), "line 9, column 10: pfc.shared", "8600 bytes"),
-        (format!("{roce}[pfc]\nheadroom = \"much\"\n"), "line 9, column 12: pfc.headroom", "much"),
-        (format!("{roce}[dcqcn]\nprofile = \"off\"\ng = 0.1\n"), "line 10, column 5: dcqcn.g", "\"off\""),
-        (format!("{roce}[dcqcn]\ng = 0\n"), "line 9, column 5: dcqcn.g", "above 0"),
-        (format!("{roce}[dcqcn]\npmax = 20\n"), "line 9, column 8: dcqcn.pmax", "0 to 1"),
-        (format!("{roce}[dcqcn]\nkmin = \"2M\"\nkmax = \"1M\"\n"), "line 10, column 8: dcqcn.kmax", "`kmin`"),
-        (format!("{roce}[dcqcn]\nmin_rate = \"200G\"\n"), "line 9, column 12: dcqcn.min_rate", "host_rate"),
-        (format!("{roce}[dcqcn]\ntimer = \"soon\"\n"), "line 9, column 9: dcqcn.timer", "soon"),
-        ("connections = 0\n".to_owned(), "line 6, column 15: workload.0.connections", "1 to 32768"),
-        ("qps = 0\n".to_owned(), "line 6, column 7: workload.0.qps", "1 to 4096"),
-        ("qps = 5000\n".to_owned(), "line 6, column 7: workload.0.qps", "1 to 4096"),
-        (
-            "qps = 4096\n[fabric]\nhosts_per_t0 = 20\n".to_owned(),
-            "line 6, column 7: workload.0.qps",
-            "40 connections of 4096 queue pairs",
-        ),
-        (
-            "[[variant]]\nname = \"a\"\nset = { \"transport.kind\" = \"roce\", \"path.active\" = 8 }\n"
-                .to_owned(),
-            "line 8, column 7: variant.0.set: path.active",
-            &mrc_only,
-        ),
-        (
-            "[[variant]]\nname = \"a\"\nset = { \"dcqcn.g\" = 1 }\n".to_owned(),
-            "line 8, column 7: variant.0.set: dcqcn.g",
-            &roce_only,
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let plan = Plan::new(&format!("unfit-{number}"), &format!("{base}{text}"));
+    for (number, (text, place, why)) in rows.iter().enumerate() {
+        let plan = Plan::new(&format!("{name}-{number}"), &format!("{base}{text}"));
         refused(&["sim", &plan.path("plan.toml"), "-o", &plan.path("results")], &[place, why]);
     }
+}
+
+#[test]
+fn keys_of_the_other_transport_are_refused() {
+    let kind = |kind: &str| format!("does not apply to transport.kind = \"{kind}\"; leave it out");
+    let (mrc_only, roce_only) = (kind("roce"), kind("mrc"));
+    let (roce, mrc_only, roce_only) = (ROCE, mrc_only.as_str(), roce_only.as_str());
+    refuse(
+        "unfit",
+        &[
+            ("[dcqcn]\nprofile = \"vendor\"\n".to_owned(), "line 6, column 1: dcqcn", roce_only),
+            (
+                "[transport]\nretry_count = 3\n".to_owned(),
+                "line 7, column 15: transport.retry_count",
+                roce_only,
+            ),
+            ("[transport]\nack_every = 3\n".to_owned(), "line 7, column 13: transport.ack_every", roce_only),
+            (format!("{roce}[path]\nactive = 8\n"), "line 8, column 1: path", mrc_only),
+            (format!("{roce}[cc]\nshared = true\n"), "line 8, column 1: cc", mrc_only),
+            (format!("{roce}[[host]]\nhosts = \"h1\"\n"), "line 8, column 1: host", mrc_only),
+            (format!("{roce}trimming = true\n"), "line 8, column 12: transport.trimming", mrc_only),
+            (format!("{roce}routing = \"srv6\"\n"), "line 8, column 11: transport.routing", mrc_only),
+            (format!("{roce}mpr = 1\n"), "line 8, column 7: transport.mpr", mrc_only),
+            (
+                "[[variant]]\nname = \"a\"\nset = { \"transport.kind\" = \"roce\", \"path.active\" = 8 }\n"
+                    .to_owned(),
+                "line 8, column 7: variant.0.set: path.active",
+                mrc_only,
+            ),
+            (
+                "[[variant]]\nname = \"a\"\nset = { \"dcqcn.g\" = 1 }\n".to_owned(),
+                "line 8, column 7: variant.0.set: dcqcn.g",
+                roce_only,
+            ),
+        ],
+    );
+}
+
+/// Keys without effect, and values that cannot be.
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let roce = ROCE;
+    refuse(
+        "settings",
+        &[
+            (format!("{roce}mtu = 1500\n"), "line 8, column 7: transport.mtu", "256, 512, 1024"),
+            (format!("{roce}timeout = 40\n"), "line 8, column 11: transport.timeout", "0 to 31"),
+            (format!("{roce}retry_count = 8\n"), "line 8, column 15: transport.retry_count", "0 to 7"),
+            (format!("{roce}ack_every = 0\n"), "line 8, column 13: transport.ack_every", "1 or more"),
+            (format!("{roce}[fabric]\necn = true\n"), "line 9, column 7: fabric.ecn", "[dcqcn]"),
+            (format!("{roce}[fabric]\necn_low = \"1us\"\n"), "line 9, column 11: fabric.ecn_low", "[dcqcn]"),
+            (format!("{roce}[fabric]\ntrim = false\n"), "line 9, column 8: fabric.trim", "not trimmed"),
+            (format!("{roce}[fabric]\nqueue = \"9us\"\n"), "line 9, column 9: fabric.queue", "with PFC"),
+            (
+                "[fabric]\ntrim = true\n[pfc]\nenabled = true\n".to_owned(),
+                "line 7, column 8: fabric.trim",
+                "set enabled = false in [pfc]",
+            ),
+            ("[pfc]\nalpha = 0.5\n".to_owned(), "line 7, column 9: pfc.alpha", "add enabled = true to [pfc]"),
+            (format!("{roce}[pfc]\nalpha = 0\n"), "line 9, column 9: pfc.alpha", "0.001 to 64"),
+            (format!("{roce}[pfc]\nxoff = \"1M\"\nalpha = 1\n"), "line 10, column 9: pfc.alpha", "`xoff`"),
+            (
+                format!("{roce}[pfc]\nxoff = \"1G\"\n"),
+                "line 9, column 8: pfc.xoff",
+                "4300 bytes, to `shared`, 32000000",
+            ),
+            (
+                format!("{roce}[pfc]\nxoff = \"9K\"\nresume = \"10K\"\n"),
+                "line 10, column 10: pfc.resume",
+                "never",
+            ),
+            (format!("{roce}[pfc]\nshared = \"8K\"\n"), "line 9, column 10: pfc.shared", "8600 bytes"),
+            (format!("{roce}[pfc]\nheadroom = \"much\"\n"), "line 9, column 12: pfc.headroom", "much"),
+            (format!("{roce}[dcqcn]\nprofile = \"off\"\ng = 0.1\n"), "line 10, column 5: dcqcn.g", "\"off\""),
+            (format!("{roce}[dcqcn]\ng = 0\n"), "line 9, column 5: dcqcn.g", "above 0"),
+            (format!("{roce}[dcqcn]\npmax = 20\n"), "line 9, column 8: dcqcn.pmax", "0 to 1"),
+            (
+                format!("{roce}[dcqcn]\nkmin = \"2M\"\nkmax = \"1M\"\n"),
+                "line 10, column 8: dcqcn.kmax",
+                "`kmin`",
+            ),
+            (
+                format!("{roce}[dcqcn]\nmin_rate = \"200G\"\n"),
+                "line 9, column 12: dcqcn.min_rate",
+                "host_rate",
+            ),
+            (format!("{roce}[dcqcn]\ntimer = \"soon\"\n"), "line 9, column 9: dcqcn.timer", "soon"),
+            ("connections = 0\n".to_owned(), "line 6, column 15: workload.0.connections", "1 to 32768"),
+            ("qps = 0\n".to_owned(), "line 6, column 7: workload.0.qps", "1 to 4096"),
+            ("qps = 5000\n".to_owned(), "line 6, column 7: workload.0.qps", "1 to 4096"),
+            (
+                "qps = 4096\n[fabric]\nhosts_per_t0 = 20\n".to_owned(),
+                "line 6, column 7: workload.0.qps",
+                "40 connections of 4096 queue pairs",
+            ),
+        ],
+    );
 }
 
 /// Each value of [dcqcn] and [pfc] has an effect: with another one, something else happens.
