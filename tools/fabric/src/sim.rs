@@ -64,6 +64,11 @@ impl Job {
         &self.ends
     }
 
+    /// Queue pairs of each connection.
+    pub const fn qps(&self) -> u32 {
+        self.qps
+    }
+
     /// The hosts of its connections, each once however many queue pairs it has.
     pub fn pairs(&self) -> impl Iterator<Item = (HostId, HostId)> + '_ {
         self.ends.iter().step_by(self.qps as usize).map(|[one, other]| (one.host, other.host))

@@ -170,24 +170,28 @@ impl Profile {
 }
 
 impl Profile {
-    /// The queues of a fabric whose links all have this rate: marks at every port, the last hop's too, and priority flow control or a
-    /// quarter of a megabyte for each port.
+    /// The [queues] of a fabric whose links all have this rate.
     pub fn queues(self, link_bps: u64, pfc: Option<PfcSpec>) -> QueueRules {
-        let Marking { kmin_bytes, kmax_bytes, pmax_ppm } = self.marking(link_bps);
-        // Rounded up, so that as many bytes come out as go in.
-        let ns = |bytes: u64| (u128::from(bytes) * 8_000_000_000).div_ceil(link_bps.max(1).into()) as u64;
-        let limit_ns = ns(256 * 1024);
-        QueueRules {
-            limit_ns,
-            last_hop_limit_ns: limit_ns,
-            control_limit_ns: limit_ns,
-            ecn_ns: Some((ns(kmin_bytes), ns(kmax_bytes))),
-            ecn_most_ppm: pmax_ppm,
-            ecn_on_last_hop: true,
-            trim_bytes: None,
-            pfc,
-            ..QueueRules::for_rtt(1)
-        }
+        queues(Some(self.marking(link_bps)), link_bps, pfc)
+    }
+}
+
+/// The queues of a fabric whose links all have this rate: marks at every port, the last hop's too, and priority flow control or a
+/// quarter of a megabyte for each port. Thresholds of marking grow with the rate of a link that has another one.
+pub fn queues(marking: Option<Marking>, link_bps: u64, pfc: Option<PfcSpec>) -> QueueRules {
+    // Rounded up, so that as many bytes come out as go in.
+    let ns = |bytes: u64| (u128::from(bytes) * 8_000_000_000).div_ceil(link_bps.max(1).into()) as u64;
+    let limit_ns = ns(256 * 1024);
+    QueueRules {
+        limit_ns,
+        last_hop_limit_ns: limit_ns,
+        control_limit_ns: limit_ns,
+        ecn_ns: marking.map(|marking| (ns(marking.kmin_bytes), ns(marking.kmax_bytes))),
+        ecn_most_ppm: marking.map_or(0, |marking| marking.pmax_ppm),
+        ecn_on_last_hop: true,
+        trim_bytes: None,
+        pfc,
+        ..QueueRules::for_rtt(1)
     }
 }
 

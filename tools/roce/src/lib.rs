@@ -10,7 +10,7 @@
 //! | [`responder`] | the expected PSN, acknowledgements, one NAK, CNPs | sections 9.7.4 and 9.7.5; annex A17.9 |
 //! | [`dcqcn`] | rates, and named sets of parameters | Zhu et al., SIGCOMM 2015; the public ns-3 model of HPCC |
 //! | [`endpoint`] | the queue pairs of a host: turns, pacing, timers | |
-//! | [`RoceHost`] | a host of a simulated fabric; QP scaling | MRC paper, section 5.2.7 |
+//! | [`RoceHost`] | a host of a simulated fabric | MRC paper, section 5.2.7 |
 //!
 //! All but [`RoceHost`] is sans-IO: it knows bytes and times, and nothing of the simulator.
 //!
@@ -19,7 +19,7 @@
 //!
 //! use spindrift::time::Time;
 //! use spindrift_fabric::workload::{Stream, StreamSpec};
-//! use spindrift_fabric::{Clos, ClosSpec, HostId, PfcSpec, Sim};
+//! use spindrift_fabric::{Clos, ClosSpec, HostId, PfcSpec, Sim, Striping};
 //! use spindrift_roce::{Profile, RoceHost, RoceSpec};
 //!
 //! let rate_bps = 100_000_000_000;
@@ -37,12 +37,14 @@
 //!     trunk_delay_ns: 1_000,
 //!     queues: Profile::Vendor.queues(rate_bps, pfc),
 //! };
-//! let nic = Arc::new(RoceSpec { qps: 4, ..RoceSpec::new(rate_bps, Some(Profile::Vendor)) });
+//! let nic = Arc::new(RoceSpec::new(rate_bps, Some(Profile::Vendor)));
 //! let (_clos, net) =
 //!     Clos::build(fabric, 1, |fabric, host| RoceHost::new(&nic, fabric, host, 1 << 32 | u64::from(host)))?;
 //! let mut sim = Sim::new(net);
 //! let spec = StreamSpec { size: 1 << 20, depth: 2, count: Some(10), start_ns: 0, stop_ns: None };
-//! sim.add(Box::new(Stream::new(vec![(HostId(0), HostId(3))], spec)))?;
+//! // Each message over four queue pairs.
+//! let striping = Striping { qps: 4, mtu: nic.qp.mtu };
+//! sim.add_striped(Box::new(Stream::new(vec![(HostId(0), HostId(3))], spec)), striping)?;
 //! sim.run(Time(10_000_000));
 //! assert!(sim.is_done());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -56,7 +58,7 @@ pub mod requester;
 pub mod responder;
 pub mod wire;
 
-pub use dcqcn::{AlphaRule, Dcqcn, Marking, Profile};
+pub use dcqcn::{AlphaRule, Dcqcn, Marking, Profile, queues};
 pub use host::{RoceError, RoceHost, RoceSpec};
 pub use qp::{Peer, QpSpec};
 pub use requester::Retry;

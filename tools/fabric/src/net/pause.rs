@@ -46,6 +46,10 @@ impl<T: Transport> Net<T> {
             self.settle(packet, before);
             self.count(from, next, packet);
         }
+        let link = &mut self.links[next.0 as usize];
+        if link.has_turn || link.free_at() > self.now {
+            link.note_wait();
+        }
         self.go_on(next);
     }
 

@@ -144,7 +144,11 @@ fn an_incast_that_would_overflow_loses_nothing() {
     assert!(lossy.counters().dropped > 1_000, "{:?}", lossy.counters());
     assert_eq!(lossy.counters().pauses, 0);
     for spec in [pfc(), PfcSpec::new(1 << 18, DATA)] {
-        let (clos, net) = incast(Some(spec));
+        let (clos, mut net) = incast(Some(spec));
+        let host = Node::Host(0);
+        let to_target = clos.link(clos.neighbours(host).next().unwrap(), host).unwrap();
+        // Nobody has asked before, and all of it is data: the most of the whole run.
+        assert_eq!(net.take_queue_peak(to_target), net.link(to_target).queue.most_bytes);
         let counters = net.counters();
         println!("{counters:?}");
         assert_eq!((counters.dropped, counters.delivered), (0, 7_000));

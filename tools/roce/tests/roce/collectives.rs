@@ -2,9 +2,9 @@
 
 use spindrift_fabric::workload::{AllToAll, RingAllReduce, Workload};
 use spindrift_fabric::{HostId, Impairment};
-use spindrift_roce::{Profile, RoceSpec};
+use spindrift_roce::Profile;
 
-use crate::support::{MIB, World, clos, line, nic, nic_for_losses, pfc};
+use crate::support::{MIB, World, clos, line, nic, nic_for_losses, over, pfc};
 
 const GBPS: u64 = 100;
 const SEEDS: u64 = 3;
@@ -19,7 +19,7 @@ fn takes(qps: u32, loss: f64, work: impl Fn() -> Box<dyn Workload>) -> f64 {
     let mut total = 0.0;
     for seed in 1..=SEEDS {
         let base = if loss > 0.0 { nic_for_losses(GBPS) } else { nic(GBPS, Some(Profile::Vendor)) };
-        let spec = RoceSpec { qps, ..base };
+        let spec = over(qps, base);
         let fabric = clos(4, 4, GBPS, Some(Profile::Vendor), Some(pfc()));
         let mut world = World::new(fabric, spec, seed, vec![work()]);
         let hosts = world.sim.net().hosts();

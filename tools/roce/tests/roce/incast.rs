@@ -2,10 +2,10 @@
 
 use spindrift_fabric::workload::Workload;
 use spindrift_fabric::{ClosSpec, LinkId, PfcSpec};
-use spindrift_roce::{Marking, Profile, RoceSpec};
+use spindrift_roce::{Marking, Profile};
 use spindrift_srv6::Node;
 
-use crate::support::{GBPS, WIRE, World, clos, endless, least, line, most, nic, sum};
+use crate::support::{GBPS, Nics, WIRE, World, clos, endless, least, line, most, nic, over, sum};
 
 /// What came of an incast of `senders` to host 0 and of a victim that sends to host 1 in the same rack.
 #[derive(Debug)]
@@ -24,12 +24,13 @@ struct Outcome {
 fn cross_spine(
     profile: Option<Profile>,
     pfc: Option<PfcSpec>,
-    spec: RoceSpec,
+    nics: impl Into<Nics>,
     ms: u64,
     seed: u64,
 ) -> Outcome {
-    let fabric = clos(4, 4, spec.qp.line_bps / GBPS, profile, pfc);
-    run(fabric, spec, vec![endless((4..11).map(|from| (from, 0))), endless([(12, 1)])], ms, seed)
+    let nics = nics.into();
+    let fabric = clos(4, 4, nics.spec.qp.line_bps / GBPS, profile, pfc);
+    run(fabric, nics, vec![endless((4..11).map(|from| (from, 0))), endless([(12, 1)])], ms, seed)
 }
 
 /// So many to one in a rack.
@@ -39,8 +40,8 @@ fn in_a_rack(profile: Profile, senders: u32, ms: u64) -> Outcome {
     run(fabric, nic(100, Some(profile)), vec![endless((1..=senders).map(|from| (from, 0))), victim], ms, 1)
 }
 
-fn run(fabric: ClosSpec, spec: RoceSpec, work: Vec<Box<dyn Workload>>, ms: u64, seed: u64) -> Outcome {
-    let mut world = World::new(fabric, spec, seed, work);
+fn run(fabric: ClosSpec, nics: impl Into<Nics>, work: Vec<Box<dyn Workload>>, ms: u64, seed: u64) -> Outcome {
+    let mut world = World::new(fabric, nics, seed, work);
     let last_hop: LinkId = {
         let host = Node::Host(0);
         let t0 = world.clos.neighbours(host).next().unwrap();
@@ -150,7 +151,7 @@ fn aggressive_sets_hold_the_queue_lower_and_lose_rate() {
 /// Figures 18a and 18b: with many queue pairs DCQCN is too slow for the buffer, some pauses are left, and the victim pays.
 #[test]
 fn dcqcn_does_not_prevent_all_pauses() {
-    let spec = RoceSpec { qps: 8, ..nic(100, Some(Profile::Vendor)) };
+    let spec = over(8, nic(100, Some(Profile::Vendor)));
     let outcome = cross_spine(Some(Profile::Vendor), Some(buffer(8)), spec, 8, 1);
     outcome.print("vendor, 8 queue pairs");
     assert!(outcome.pauses > 10 && outcome.dropped == 0);

@@ -6,7 +6,7 @@ use spindrift_fabric::{HostId, Impairment};
 use spindrift_roce::RoceSpec;
 use spindrift_srv6::Node;
 
-use crate::support::{GBPS, World, clos, endless, line, messages, nic, nic_for_losses, pfc};
+use crate::support::{GBPS, World, clos, endless, line, messages, nic, nic_for_losses, over, pfc};
 
 /// The share of a port's payload that one flow has when the links to its receiver lose this share of packets.
 fn share(gbps: u64, loss: f64, acks_too: bool, seed: u64) -> f64 {
@@ -65,7 +65,7 @@ fn a_repeat_that_is_lost_waits_for_the_timer() {
 #[test]
 fn losses_are_made_good() {
     for (qps, loss, duplicate) in [(1, 0.01, 0.0), (4, 0.01, 0.01), (16, 0.03, 0.0)] {
-        let spec = RoceSpec { qps, ..nic_for_losses(100) };
+        let spec = over(qps, nic_for_losses(100));
         let stream = Stream::new(
             vec![(HostId(0), HostId(3)), (HostId(3), HostId(0))],
             messages(100_000, 8, Some(200)),
@@ -87,7 +87,7 @@ fn losses_are_made_good() {
 #[test]
 fn a_dead_link_ends_a_flow() {
     let stream = Stream::new(vec![(HostId(0), HostId(1))], messages(100_000, 8, None));
-    let spec = RoceSpec { qps: 4, ..nic_for_losses(100) };
+    let spec = over(4, nic_for_losses(100));
     let mut world = World::new(clos(1, 2, 100, None, Some(pfc())), spec, 7, vec![Box::new(stream)]);
     world.run_until(100_000);
     let ends = (Node::Host(1), Node::T0 { plane: 0, number: 0 });
@@ -105,7 +105,7 @@ fn a_dead_link_ends_a_flow() {
 #[test]
 fn a_port_that_comes_back_is_used_again() {
     let stream = Stream::new(vec![(HostId(0), HostId(1))], messages(1_000_000, 8, Some(40)));
-    let spec = RoceSpec { qps: 4, ..nic_for_losses(100) };
+    let spec = over(4, nic_for_losses(100));
     let mut world = World::new(clos(1, 2, 100, None, Some(pfc())), spec, 7, vec![Box::new(stream)]);
     world.run_until(100_000);
     let ends = (Node::Host(0), Node::T0 { plane: 0, number: 0 });

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod collectives;
+mod flows;
 mod incast;
 mod lossy;
 mod mixed;
 mod network;
-mod striping;
 mod support;

@@ -6,17 +6,17 @@ use std::rc::Rc;
 
 use spindrift_fabric::workload::{AllToAll, RingAllReduce, Stream};
 use spindrift_fabric::{ClosSpec, HostId, PacketEvent};
-use spindrift_roce::{Profile, RoceSpec};
+use spindrift_roce::Profile;
 use spindrift_srv6::Node;
 
-use crate::support::{MIB, World, clos, endless, least, line, messages, most, nic, pfc, sum};
+use crate::support::{MIB, World, clos, endless, least, line, messages, most, nic, over, pfc, sum};
 
 #[test]
 fn one_flow_has_the_whole_port() {
     for (gbps, qps, profile) in
         [(100, 1, None), (400, 1, Some(Profile::Vendor)), (400, 8, Some(Profile::Paper)), (800, 1, None)]
     {
-        let spec = RoceSpec { qps, ..nic(gbps, profile) };
+        let spec = over(qps, nic(gbps, profile));
         let mut world = World::new(clos(2, 2, gbps, profile, Some(pfc())), spec, 1, vec![endless([(0, 3)])]);
         world.run_until(2_000_000);
         let rate = world.rates(0, 1_000_000, 2_000_000)[0];
@@ -48,7 +48,7 @@ fn two_flows_share_a_link() {
 #[test]
 fn a_queue_pair_keeps_its_path_and_several_spread() {
     for (qps, paths) in [(1, 1..=1), (16, 5..=8)] {
-        let spec = RoceSpec { qps, ..nic(100, None) };
+        let spec = over(qps, nic(100, None));
         let mut world = World::new(clos(2, 8, 100, None, Some(pfc())), spec, 3, vec![endless([(0, 15)])]);
         world.run_until(500_000);
         let net = world.sim.net();
@@ -66,7 +66,7 @@ fn a_queue_pair_keeps_its_path_and_several_spread() {
 #[test]
 fn queue_pairs_use_all_planes() {
     let fabric = ClosSpec { planes: 2, ..clos(1, 2, 100, None, Some(pfc())) };
-    let spec = RoceSpec { qps: 2, ..nic(100, None) };
+    let spec = over(2, nic(100, None));
     let mut world = World::new(fabric, spec, 1, vec![endless([(0, 1)])]);
     world.run_until(1_000_000);
     let rate = world.rates(0, 500_000, 1_000_000)[0];
@@ -94,7 +94,7 @@ fn flows_collide() {
 /// All packets of a queue pair have one source port, in both directions of it one each, and what RoCE is known by.
 #[test]
 fn packets_are_those_of_rocev2() {
-    let spec = RoceSpec { qps: 2, ..nic(100, None) };
+    let spec = over(2, nic(100, None));
     let stream = Stream::new(vec![(HostId(0), HostId(1))], messages(100_000, 2, Some(4)));
     let mut world = World::new(clos(1, 2, 100, None, Some(pfc())), spec, 1, vec![Box::new(stream)]);
     let seen = Rc::new(RefCell::new(BTreeSet::new()));
@@ -123,7 +123,7 @@ fn collectives_come_to_their_end() {
         let hosts: Vec<_> = (0..8).map(HostId).collect();
         let ring = RingAllReduce::new(hosts.clone(), u64::from(4 * MIB), 1);
         let all = AllToAll::new(hosts, MIB / 4, 3);
-        let spec = RoceSpec { qps, ..nic(100, Some(Profile::Vendor)) };
+        let spec = over(qps, nic(100, Some(Profile::Vendor)));
         let fabric = clos(2, 4, 100, Some(Profile::Vendor), Some(pfc()));
         let mut world = World::new(fabric, spec, 9, vec![Box::new(ring), Box::new(all)]);
         world.run_until(1_000_000_000);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spindrift::time::Time;
 use spindrift_fabric::workload::{Stream, StreamSpec, Workload};
-use spindrift_fabric::{Clos, ClosSpec, HostId, PfcSpec, Sim};
+use spindrift_fabric::{Clos, ClosSpec, HostId, PfcSpec, Sim, Striping};
 use spindrift_roce::{Profile, Retry, RoceHost, RoceSpec};
 
 pub(crate) const GBPS: u64 = 1_000_000_000;
@@ -72,6 +72,24 @@ pub(crate) fn endless(pairs: impl IntoIterator<Item = (u32, u32)>) -> Box<dyn Wo
     Box::new(Stream::new(pairs, messages(64 << 10, 64, None)))
 }
 
+/// NICs, and how many queue pairs they have for each connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Nics {
+    pub(crate) spec: RoceSpec,
+    qps: u32,
+}
+
+impl From<RoceSpec> for Nics {
+    fn from(spec: RoceSpec) -> Self {
+        over(1, spec)
+    }
+}
+
+/// So many queue pairs for each connection.
+pub(crate) const fn over(qps: u32, spec: RoceSpec) -> Nics {
+    Nics { spec, qps }
+}
+
 /// A fabric and what runs over it.
 pub(crate) struct World {
     pub(crate) clos: Clos,
@@ -79,15 +97,21 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(fabric: ClosSpec, nic: RoceSpec, seed: u64, work: Vec<Box<dyn Workload>>) -> Self {
-        let nic = Arc::new(nic);
+    pub(crate) fn new(
+        fabric: ClosSpec,
+        nics: impl Into<Nics>,
+        seed: u64,
+        work: Vec<Box<dyn Workload>>,
+    ) -> Self {
+        let Nics { spec, qps } = nics.into();
+        let nic = Arc::new(spec);
         let (clos, net) = Clos::build(fabric, seed, |fabric, host| {
             RoceHost::new(&nic, fabric, host, seed << 32 | u64::from(host))
         })
         .unwrap();
         let mut sim = Sim::new(net);
         for workload in work {
-            sim.add(workload).unwrap();
+            sim.add_striped(workload, Striping { qps, mtu: spec.qp.mtu }).unwrap();
         }
         Self { clos, sim }
     }
@@ -107,7 +131,7 @@ impl World {
     /// Gb/s of each connection of a job: bytes of the messages that were complete in a time.
     pub(crate) fn rates(&self, job: usize, from: u64, to: u64) -> Vec<f64> {
         let job = &self.sim.jobs()[job];
-        let mut bytes = vec![0_u64; job.ends().len()];
+        let mut bytes = vec![0_u64; job.pairs().count()];
         for done in job.done().iter().filter(|done| done.done > Time(from) && done.done <= Time(to)) {
             bytes[done.side.pair as usize] += u64::from(done.len);
         }

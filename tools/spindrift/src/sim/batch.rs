@@ -10,8 +10,9 @@ use anyhow::{Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing::subscriber::NoSubscriber;
 
-use super::claim::{self, Finding};
+use super::claim;
 use super::digest::Digest;
+use super::finding::Finding;
 use super::plan::{Plan, PlanFile, PlanSource, SeedChoice};
 use super::run::{self, Outcome, Progress};
 use crate::stop::Stop;

@@ -11,7 +11,7 @@ macro_rules! builtin {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const BUILTIN: [(&str, &str); 35] = [
+const BUILTIN: [(&str, &str); 42] = [
     builtin!("section-4"),
     builtin!("gray-port"),
     builtin!("figure-4"),
@@ -29,10 +29,17 @@ const BUILTIN: [(&str, &str); 35] = [
     builtin!("figure-15"),
     builtin!("figure-15-hosts"),
     builtin!("table-5-2-1"),
+    builtin!("figure-16"),
+    builtin!("figure-17"),
+    builtin!("figure-18ab"),
     builtin!("figure-18c"),
     builtin!("figure-19a"),
     builtin!("figure-19b"),
     builtin!("figure-19c"),
+    builtin!("figure-20"),
+    builtin!("figure-21ab"),
+    builtin!("figure-22"),
+    builtin!("roce-dead-switch"),
     builtin!("lost-plane"),
     builtin!("recovery-path"),
     builtin!("recovery-port"),

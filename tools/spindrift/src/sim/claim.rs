@@ -1,13 +1,11 @@
 //! Claims of plans: expected results of a run, and their check.
 
-use std::borrow::Cow;
-
 use anyhow::Result;
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
 use spindrift_fabric::{EvStateCounts, HostSample, LinkSample, Sample};
 
 use super::fault_impact::FaultImpact;
+use super::finding::{Finding, Measured};
 use super::plan::{Plan, Reader};
 use super::report::{Spread, Step};
 use super::run::{JobOutcome, Outcome};
@@ -24,10 +22,14 @@ enum Measure {
     Timeouts,
     Marked,
     Trimmed,
+    Cnps,
+    SequenceNaks,
     AssumedBad,
     Denied,
     LinkRate,
     Queue,
+    Pauses,
+    PausedTime,
     ConnectionRate,
     MessageTime,
     Failures,
@@ -45,9 +47,11 @@ impl Measure {
             | Self::Timeouts
             | Self::Marked
             | Self::Trimmed
+            | Self::Cnps
+            | Self::SequenceNaks
             | Self::AssumedBad
             | Self::Denied => "hosts",
-            Self::LinkRate | Self::Queue => "links",
+            Self::LinkRate | Self::Queue | Self::Pauses | Self::PausedTime => "links",
             Self::ConnectionRate | Self::MessageTime | Self::Failures => "workload",
             Self::BypassTime => "faults",
         }
@@ -57,7 +61,7 @@ impl Measure {
         match self {
             Self::Payload | Self::LinkRate | Self::ConnectionRate => " Gb/s",
             Self::Queue => " kB",
-            Self::MessageTime | Self::BypassTime => " us",
+            Self::MessageTime | Self::BypassTime | Self::PausedTime => " us",
             _ => "",
         }
     }
@@ -81,8 +85,19 @@ impl Measure {
             Self::Timeouts => |host| host.stats.timeouts,
             Self::Marked => |host| host.stats.marked,
             Self::Trimmed => |host| host.stats.trimmed,
+            Self::Cnps => |host| host.stats.cnps,
+            Self::SequenceNaks => |host| host.stats.sequence_naks,
             _ => return None,
         })
+    }
+
+    /// Whether it says something of each of several times, and not of what happened in all of them.
+    const fn has_intervals(self) -> bool {
+        self.count().is_some() || matches!(self, Self::ConnectionRate) || self.is_of_links()
+    }
+
+    const fn is_of_links(self) -> bool {
+        matches!(self, Self::LinkRate | Self::Queue | Self::Pauses | Self::PausedTime)
     }
 }
 
@@ -128,6 +143,7 @@ pub(super) struct ClaimTable {
     pick: Option<Pick>,
     from: Option<String>,
     to: Option<String>,
+    interval: Option<String>,
     against: Option<AgainstTable>,
     least: Option<f64>,
     most: Option<f64>,
@@ -150,6 +166,8 @@ pub(super) struct Claim {
     subject: Subject,
     pick: Pick,
     window: Window,
+    /// Measured in each such time, ns; otherwise once.
+    interval_ns: Option<u64>,
     against: Option<(Option<String>, Window)>,
     least: Option<f64>,
     most: Option<f64>,
@@ -174,163 +192,6 @@ enum Subject {
 struct Window {
     from: u64,
     to: Option<u64>,
-}
-
-/// What came of a claim, with each seed.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Finding {
-    pub(super) what: String,
-    /// What was measured, in the order of the seeds.
-    pub(super) measured: Vec<Measured>,
-    pub(super) unit: &'static str,
-    pub(super) least: Option<f64>,
-    pub(super) most: Option<f64>,
-    /// Why it does not hold, if that is known.
-    pub(super) why: Option<String>,
-}
-
-/// What was measured with one seed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Measured {
-    pub(super) seed: u64,
-    /// Nothing if it could not be measured.
-    pub(super) value: Option<f64>,
-}
-
-impl Finding {
-    /// What came of the same claim with further seeds.
-    pub(super) fn add(&mut self, other: Self) {
-        self.measured.extend(other.measured);
-    }
-
-    fn is_within(&self, value: f64) -> bool {
-        self.least.is_none_or(|least| value >= least) && self.most.is_none_or(|most| value <= most)
-    }
-
-    /// The seeds with which it does not hold.
-    fn failing(&self) -> Vec<u64> {
-        let fails = self
-            .measured
-            .iter()
-            .filter(|measured| !measured.value.is_some_and(|value| self.is_within(value)));
-        fails.map(|measured| measured.seed).collect()
-    }
-
-    /// With each seed.
-    pub(super) fn holds(&self) -> bool {
-        self.failing().is_empty()
-    }
-
-    /// Of what could be measured; nothing if nothing could be.
-    fn spread(&self) -> Option<Spread> {
-        let values: Vec<_> = self.measured.iter().filter_map(|measured| measured.value).collect();
-        (!values.is_empty()).then(|| Spread::of(values))
-    }
-
-    /// The median, and with several seeds the least and the most if they differ from it.
-    pub(super) fn measured(&self) -> String {
-        let Some(Spread { count, p50, min, max, .. }) = self.spread() else {
-            return "no data in that time".to_owned();
-        };
-        let [p50, min, max] = [p50, min, max].map(|value| self.shown(value));
-        let mut text = format!("{p50}{}", self.unit);
-        if min != p50 || max != p50 {
-            text += &format!(" [{min} to {max}]");
-        }
-        if count < self.measured.len() {
-            text +=
-                &format!(", no data with {} of {} seeds", self.measured.len() - count, self.measured.len());
-        }
-        text
-    }
-
-    /// With so many digits that a value beyond a bound does not look as if it were within, nor the other way round.
-    fn shown(&self, value: f64) -> String {
-        let enough = |text: &String| {
-            text.parse().is_ok_and(|shown: f64| self.is_within(shown) == self.is_within(value))
-        };
-        let usual = usual_digits(value);
-        (usual..usual + MORE_DIGITS)
-            .map(|digits| with_digits(value, digits))
-            .find(enough)
-            .unwrap_or_else(|| value.to_string())
-    }
-
-    pub(super) fn claimed(&self) -> String {
-        match (self.least, self.most) {
-            (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
-            (Some(least), None) => format!("at least {}", number(least)),
-            (None, Some(most)) => format!("at most {}", number(most)),
-            (None, None) => String::new(),
-        }
-    }
-
-    pub(super) fn verdict(&self) -> Cow<'_, str> {
-        let (failing, all) = (self.failing(), self.measured.len());
-        let seeds = match (&*failing, all) {
-            ([], 0..=1) => return "holds".into(),
-            ([], _) => return format!("holds with all {all} seeds").into(),
-            (_, 0..=1) => String::new(),
-            (some, _) if some.len() == all => format!(" with any of {all} seeds"),
-            (some, _) => {
-                let names: Vec<_> = some.iter().map(u64::to_string).collect();
-                format!(" with {} of {all} seeds ({})", some.len(), names.join(", "))
-            }
-        };
-        match &self.why {
-            None => format!("DOES NOT HOLD{seeds}").into(),
-            Some(why) => format!("does not hold{seeds}: {why}").into(),
-        }
-    }
-
-    /// All of it.
-    pub(super) fn line(&self) -> String {
-        format!("{}: {} ({}), {}", self.what, self.measured(), self.claimed(), self.verdict())
-    }
-
-    pub(super) fn json(&self) -> Json {
-        let Self { what, measured, unit, least, most, why } = self;
-        let spread = self.spread();
-        let seeds = measured.iter().map(|measured| json!({ "seed": measured.seed, "value": measured.value }));
-        json!({
-            "what": what,
-            "value": spread.map(|spread| spread.p50),
-            "min": spread.map(|spread| spread.min),
-            "max": spread.map(|spread| spread.max),
-            "unit": unit.trim_start(),
-            "least": least,
-            "most": most,
-            "holds": self.holds(),
-            "seeds_held": measured.len() - self.failing().len(),
-            "seeds": seeds.collect::<Vec<_>>(),
-            "why": why,
-        })
-    }
-}
-
-/// Digits that a value may have beyond the usual ones.
-const MORE_DIGITS: usize = 6;
-
-/// As many digits as say something.
-pub(super) fn number(value: f64) -> String {
-    with_digits(value, usual_digits(value))
-}
-
-fn usual_digits(value: f64) -> usize {
-    match value.abs() {
-        size if size >= 100.0 => 0,
-        size if size >= 10.0 => 1,
-        _ => 2,
-    }
-}
-
-/// Without a fraction that is 0.
-fn with_digits(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
-    match text.split_once('.') {
-        Some((whole, rest)) if rest.bytes().all(|digit| digit == b'0') => whole.to_owned(),
-        _ => text,
-    }
 }
 
 impl ClaimTable {
@@ -367,11 +228,7 @@ impl ClaimTable {
             "faults" => Subject::Faults,
             _ => Subject::Workload(self.workload_name(reader, place, plan)?),
         };
-        for (key, given) in [("from", self.from.is_some()), ("to", self.to.is_some())] {
-            if given && measure == Measure::ConnectionRate {
-                return Err(wrong(key, "this is measured from a connection's first message to its last"));
-            }
-        }
+        let interval_ns = self.interval_ns(reader, place, plan, measure)?;
         if self.least.is_none() && self.most.is_none() {
             return Err(wrong("what", "a claim needs `least`, `most` or both"));
         }
@@ -389,11 +246,31 @@ impl ClaimTable {
             subject,
             pick: self.pick.unwrap_or(measure.usual_pick()),
             window: own,
+            interval_ns,
             against: against.transpose()?,
             least: self.least,
             most: self.most,
             why: self.why.clone(),
         })
+    }
+
+    fn interval_ns(
+        &self,
+        reader: &Reader<'_>,
+        place: &str,
+        plan: &Plan,
+        measure: Measure,
+    ) -> Result<Option<u64>> {
+        let Some(text) = &self.interval else { return Ok(None) };
+        let wrong = |why: &str| Err(reader.wrong(place, "interval", why));
+        let interval_ns = reader.time(place, "interval", Some(text), 0)?;
+        if !measure.has_intervals() {
+            return wrong("does not apply to this measure, which is counted once; leave it out");
+        }
+        if interval_ns < plan.sample_ns {
+            return wrong("this is shorter than the time between two samples, `plan.sample`");
+        }
+        Ok(Some(interval_ns))
     }
 
     fn host_places(&self, reader: &Reader<'_>, place: &str, plan: &Plan) -> Result<Option<Vec<usize>>> {
@@ -478,10 +355,25 @@ impl Claim {
 
     /// What is measured in a window; nothing if the run ended before the window does.
     fn value(&self, outcome: &Outcome, window: Window) -> Option<f64> {
-        let values = match &self.subject {
+        let values = match self.interval_ns {
+            None => self.values(outcome, window)?,
+            Some(interval_ns) => {
+                let parts = window.parts(interval_ns, outcome.ended_ns).into_iter();
+                let parts: Option<Vec<_>> = parts.map(|part| self.values(outcome, part)).collect();
+                parts?.concat()
+            }
+        };
+        // Nothing that happened may be what is claimed; no message, no rate is not.
+        let counted = matches!(self.measure, Measure::Failures) || !values.is_empty();
+        counted.then(|| self.pick.of(values))
+    }
+
+    fn values(&self, outcome: &Outcome, window: Window) -> Option<Vec<f64>> {
+        Some(match &self.subject {
             Subject::Workload(name) => {
                 let named = |job: &&JobOutcome| name.as_ref().is_none_or(|name| job.name == *name);
-                outcome.jobs.iter().filter(named).flat_map(|job| self.of_job(job, window)).collect()
+                let ended_ns = outcome.ended_ns;
+                outcome.jobs.iter().filter(named).flat_map(|job| self.of_job(job, window, ended_ns)).collect()
             }
             Subject::Hosts(places) => {
                 let step = step(outcome, window)?;
@@ -495,15 +387,13 @@ impl Claim {
                 let within = outcome.impacts.iter().filter(|impact| window.holds(impact.began_ns()));
                 within.map(FaultImpact::lasted_us).collect()
             }
-        };
-        // Nothing that happened may be what is claimed; no message, no rate is not.
-        let counted = matches!(self.measure, Measure::Failures) || !values.is_empty();
-        counted.then(|| self.pick.of(values))
+        })
     }
 
-    fn of_job(&self, job: &JobOutcome, window: Window) -> Vec<f64> {
+    fn of_job(&self, job: &JobOutcome, window: Window, ended_ns: u64) -> Vec<f64> {
         match self.measure {
-            Measure::ConnectionRate => job.rates(),
+            Measure::ConnectionRate if window == Window::ALL => job.rates(),
+            Measure::ConnectionRate => job.rates_between(window.from, window.to.unwrap_or(ended_ns)),
             Measure::MessageTime => {
                 let within = job.messages.iter().filter(|done| window.has_within(done.done.0));
                 within.map(|done| done.done.since(done.posted) as f64 / 1e3).collect()
@@ -556,12 +446,36 @@ impl Claim {
             let waits = within.filter_map(|sample| sample.links.get(place));
             waits.map(|link: &LinkSample| link.peak_bytes as f64 / 1e3).fold(0.0, f64::max)
         };
-        let value = |place| if self.measure == Measure::LinkRate { rate(place) } else { queue(place) };
+        let counter = |place: usize, count: fn(&LinkSample) -> u64| {
+            let [before, after] =
+                [step.before, step.after].map(|sample| sample.links.get(place).map_or(0, count));
+            (after - before) as f64
+        };
+        let value = |place| match self.measure {
+            Measure::LinkRate => rate(place),
+            Measure::Pauses => counter(place, |link| link.counters.pauses),
+            Measure::PausedTime => counter(place, |link| link.counters.paused_ns) / 1e3,
+            _ => queue(place),
+        };
         Some((0..outcome.links.len()).filter(chosen).map(value).collect())
     }
 }
 
 impl Window {
+    /// The whole run.
+    const ALL: Self = Self { from: 0, to: None };
+
+    /// Parts of this length, one after the other, up to its end or that of the run. What is left over is in none.
+    fn parts(self, interval_ns: u64, ended_ns: u64) -> Vec<Self> {
+        let to = self.to.unwrap_or(ended_ns);
+        let count = to.saturating_sub(self.from) / interval_ns.max(1);
+        let part = |number| {
+            let from = self.from + number * interval_ns;
+            Self { from, to: Some(from + interval_ns) }
+        };
+        (0..count).map(part).collect()
+    }
+
     fn holds(self, at_ns: u64) -> bool {
         self.from <= at_ns && self.to.is_none_or(|to| at_ns <= to)
     }
@@ -580,69 +494,4 @@ fn step(outcome: &Outcome, window: Window) -> Option<Step<'_>> {
     // All but what a sample leaves over is there.
     let reaches = window.to.is_none_or(|to| after.at.0.saturating_add(outcome.plan.sample_ns) > to);
     reaches.then_some(Step { before, after })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn finding(values: &[Option<f64>], least: Option<f64>, most: Option<f64>) -> Finding {
-        let measured = (3..).zip(values).map(|(seed, &value)| Measured { seed, value }).collect();
-        Finding { what: "fast".to_owned(), measured, unit: " Gb/s", least, most, why: None }
-    }
-
-    /// A claim holds if it does with each seed; a reason excuses each seed with which it does not.
-    #[test]
-    fn verdicts_are_over_all_seeds() {
-        let with_why = |finding| Finding { why: Some("slow".to_owned()), ..finding };
-        let (low, high, none) = (Some(89.9), Some(90.0), None);
-        for (values, verdict, excused) in [
-            (&[high][..], "holds", "holds"),
-            (&[low], "DOES NOT HOLD", "does not hold: slow"),
-            (&[high, high], "holds with all 2 seeds", "holds with all 2 seeds"),
-            (
-                &[low, high, none],
-                "DOES NOT HOLD with 2 of 3 seeds (3, 5)",
-                "does not hold with 2 of 3 seeds (3, 5): slow",
-            ),
-            (&[low, low], "DOES NOT HOLD with any of 2 seeds", "does not hold with any of 2 seeds: slow"),
-        ] {
-            let finding = finding(values, Some(90.0), None);
-            assert_eq!((finding.verdict().as_ref(), finding.holds()), (verdict, !verdict.contains("NOT")));
-            assert_eq!(with_why(finding).verdict(), excused, "{values:?}");
-        }
-    }
-
-    #[test]
-    fn the_median_and_the_range_are_told() {
-        let (a, b, c) = (Some(95.0), Some(97.0), Some(120.4));
-        for (values, text) in [
-            (&[a][..], "95 Gb/s"),
-            (&[b, a, c], "97 Gb/s [95 to 120]"),
-            (&[c, b, a, a], "95 Gb/s [95 to 120]"),
-            (&[a, a], "95 Gb/s"),
-            (&[None, a, b, None], "95 Gb/s [95 to 97], no data with 2 of 4 seeds"),
-            (&[None, None], "no data in that time"),
-        ] {
-            assert_eq!(finding(values, Some(0.0), None).measured(), text, "{values:?}");
-        }
-        let json = finding(&[b, None, c], Some(96.0), None).json();
-        let keys = ["value", "min", "max", "holds", "seeds_held", "seeds"].map(|key| json[key].clone());
-        let seeds = json!([{ "seed": 3, "value": 97.0 }, { "seed": 4, "value": null }, { "seed": 5, "value": 120.4 }]);
-        assert_eq!(keys, [json!(97.0), json!(97.0), json!(120.4), json!(false), json!(2), seeds]);
-    }
-
-    /// 100.4 is not shown as 100 where 100 is the bound.
-    #[test]
-    fn a_value_beyond_a_bound_does_not_look_as_if_it_were_within() {
-        for (value, least, most, text) in [
-            (100.4, None, Some(100.0), "100.4 Gb/s"),
-            (100.004, None, Some(100.0), "100.004 Gb/s"),
-            (99.96, Some(100.0), None, "99.96 Gb/s"),
-            (100.4, None, Some(101.0), "100 Gb/s"),
-            (100.5, Some(100.5), None, "100.5 Gb/s"),
-        ] {
-            assert_eq!(finding(&[Some(value)], least, most).measured(), text);
-        }
-    }
 }

@@ -94,9 +94,14 @@ impl Totals {
         let TransportStats { sent, repeats, losses, timeouts, .. } = hosts;
         let mut text = format!(
             "- all hosts: {sent} data packets sent, of which {repeats} retransmissions; {losses} losses declared, {timeouts} timeouts; \
-             {} marked and {} trimmed packets received\n\
+             {} marked and {} trimmed packets received{}\n\
              - all links: {marked} packets marked, {trimmed} trimmed, {dropped} dropped for lack of room, {lost} lost",
-            hosts.marked, hosts.trimmed
+            hosts.marked,
+            hosts.trimmed,
+            match (hosts.cnps, hosts.sequence_naks) {
+                (0, 0) => String::new(),
+                (cnps, naks) => format!(", {cnps} CNPs, {naks} NAKs for packets out of sequence"),
+            }
         );
         if *pauses > 0 {
             text += &format!("; stopped {pauses} times, for {:.1} us in all", *paused_ns as f64 / 1e3);
@@ -108,6 +113,12 @@ impl Totals {
         text
     }
 }
+
+/// Rows that only RoCE and PFC have something for.
+const CNPS: &str = "CNPs received";
+const NAKS: &str = "NAKs for packets out of sequence";
+const PAUSES: &str = "pauses of links";
+const PAUSED: &str = "time that links were stopped, us";
 
 /// A run with one seed.
 #[derive(Clone, Debug)]
@@ -173,7 +184,7 @@ impl Digest {
                 (format!("{name}: longest message, us"), times.max),
             ]);
         }
-        let Totals { hosts, marked, trimmed, dropped, lost, longest_queue_bytes, .. } = &self.totals;
+        let Totals { hosts, marked, trimmed, dropped, lost, pauses, longest_queue_bytes, .. } = &self.totals;
         let counts = [
             ("data packets sent", hosts.sent),
             ("retransmissions", hosts.repeats),
@@ -183,8 +194,12 @@ impl Digest {
             ("packets trimmed", *trimmed),
             ("packets dropped for lack of room", *dropped),
             ("packets lost", *lost),
+            (CNPS, hosts.cnps),
+            (NAKS, hosts.sequence_naks),
+            (PAUSES, *pauses),
         ];
         values.extend(counts.map(|(name, count)| (name.to_owned(), count as f64)));
+        values.push((PAUSED.to_owned(), self.totals.paused_ns as f64 / 1e3));
         values.push(("longest queue, kB".to_owned(), *longest_queue_bytes as f64 / 1e3));
         values.push(("simulated time, us".to_owned(), self.ended_ns as f64 / 1e3));
         values
@@ -229,7 +244,10 @@ pub(super) fn table(digests: &[Digest]) -> String {
     for (number, (name, _)) in first.values().iter().enumerate() {
         let values = all.iter().filter_map(|values| values.get(number)).map(|(_, value)| *value);
         let Spread { p50, min, max, .. } = Spread::of(values.collect());
-        let [p50, min, max] = [p50, min, max].map(super::claim::number);
+        if max == 0.0 && [CNPS, NAKS, PAUSES, PAUSED].contains(&name.as_str()) {
+            continue;
+        }
+        let [p50, min, max] = [p50, min, max].map(super::finding::number);
         text += &format!("| {name} | {p50} | {min} | {max} |\n");
     }
     text

@@ -6,6 +6,7 @@ mod claim;
 mod digest;
 mod fault;
 mod fault_impact;
+mod finding;
 mod flaps;
 mod logged;
 mod nic;
@@ -13,6 +14,7 @@ mod page;
 mod picture;
 mod plan;
 mod report;
+mod roce;
 mod run;
 mod workload;
 

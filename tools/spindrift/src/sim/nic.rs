@@ -7,7 +7,8 @@ use serde::Deserialize;
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::RetryAttr;
 use spindrift::time::Time;
-use spindrift_fabric::{ClosSpec, HostId, Messenger as _, MrcHost, MrcSpec};
+use spindrift_fabric::{ClosSpec, Either, HostId, Messenger as _, MrcHost, MrcSpec};
+use spindrift_roce::{RoceHost, RoceSpec};
 use spindrift_srv6::{Fabric, Node};
 
 use super::plan::{Reader, base_rtt_ns};
@@ -26,20 +27,133 @@ const REFUSED: [(&str, &str, &str); 9] = [
     ("entropy value", "path", "evs"),
 ];
 
+/// What hosts run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TransportKind {
+    #[default]
+    Mrc,
+    Roce,
+}
+
+impl TransportKind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Mrc => "mrc",
+            Self::Roce => "roce",
+        }
+    }
+
+    /// What is wrong with a key or a table that only the other kind has.
+    pub(super) fn unfit(self) -> String {
+        let (own, other) = match self {
+            Self::Mrc => (self, Self::Roce),
+            Self::Roce => (self, Self::Mrc),
+        };
+        format!(
+            "does not apply to transport.kind = \"{}\"; leave it out, or set it in the variants of kind \"{}\" alone",
+            own.name(),
+            other.name()
+        )
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TransportTable {
+    pub(super) kind: TransportKind,
     routing: Option<RoutingName>,
-    mtu: Option<u32>,
+    pub(super) mtu: Option<u32>,
     trimming: Option<bool>,
     sack_threshold_bytes: Option<u32>,
     tail_probe_floor_ns: Option<u64>,
     initial_reordering_ns: Option<u64>,
-    depth: Option<u32>,
+    pub(super) depth: Option<u32>,
     mpr: Option<u8>,
-    timeout: Option<u8>,
+    pub(super) timeout: Option<u8>,
     linear_retries: Option<u8>,
     exponential_retries: Option<u8>,
+    pub(super) retry_count: Option<u8>,
+    pub(super) ack_every: Option<u32>,
+}
+
+impl TransportTable {
+    /// Refuses keys that the kind of transport does not have.
+    pub(super) fn check(&self, reader: &Reader<'_>) -> Result<()> {
+        let mrc = [
+            // RoCE has one path for each queue pair, which the switches choose.
+            ("routing", self.routing == Some(RoutingName::Srv6)),
+            ("trimming", self.trimming.is_some()),
+            ("sack_threshold_bytes", self.sack_threshold_bytes.is_some()),
+            ("tail_probe_floor_ns", self.tail_probe_floor_ns.is_some()),
+            ("initial_reordering_ns", self.initial_reordering_ns.is_some()),
+            ("mpr", self.mpr.is_some()),
+            ("linear_retries", self.linear_retries.is_some()),
+            ("exponential_retries", self.exponential_retries.is_some()),
+        ];
+        let roce = [("retry_count", self.retry_count.is_some()), ("ack_every", self.ack_every.is_some())];
+        let unfit = match self.kind {
+            TransportKind::Mrc => &roce[..],
+            TransportKind::Roce => &mrc[..],
+        };
+        match unfit.iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(reader.wrong("transport", key, &self.kind.unfit())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A host of either kind.
+pub(super) type Host = Either<MrcHost, RoceHost>;
+
+/// How each host runs the transport.
+#[derive(Debug)]
+pub(super) enum Nics {
+    /// By host.
+    Mrc(Vec<Arc<MrcSpec>>),
+    /// All alike.
+    Roce(Arc<RoceSpec>),
+}
+
+impl Nics {
+    pub(super) const fn kind(&self) -> TransportKind {
+        match self {
+            Self::Mrc(_) => TransportKind::Mrc,
+            Self::Roce(_) => TransportKind::Roce,
+        }
+    }
+
+    /// Payload of a full packet in bytes.
+    pub(super) fn mtu(&self) -> u32 {
+        match self {
+            Self::Mrc(nics) => nics.first().map_or(1, |nic| nic.mtu),
+            Self::Roce(nic) => nic.qp.mtu,
+        }
+    }
+
+    /// The host with this number.
+    ///
+    /// # Errors
+    /// What is wrong with its settings.
+    pub(super) fn host(
+        &self,
+        fabric: &Fabric,
+        number: u16,
+        peers: Vec<u16>,
+        seed: u64,
+    ) -> Result<Host, String> {
+        match self {
+            Self::Mrc(nics) => {
+                let nic = nics.get(usize::from(number)).ok_or_else(|| format!("no host {number}"))?;
+                let host = MrcHost::new(nic, fabric, number, peers, seed);
+                host.map(Either::First).map_err(|error| error.to_string())
+            }
+            Self::Roce(nic) => {
+                let host = RoceHost::new(nic, fabric, number, seed);
+                host.map(Either::Second).map_err(|error| error.to_string())
+            }
+        }
+    }
 }
 
 /// What is different at some hosts.
@@ -53,8 +167,8 @@ pub(super) struct HostTable {
 
 /// What is the same at all hosts but those that a [`HostTable`] is about.
 #[derive(Debug)]
-pub(super) struct NicTables {
-    pub(super) transport: TransportTable,
+pub(super) struct NicTables<'a> {
+    pub(super) transport: &'a TransportTable,
     pub(super) path: PathSet,
     pub(super) cc: Cc,
 }
@@ -62,7 +176,7 @@ pub(super) struct NicTables {
 /// A table, and its name in the file.
 type Named<'a, T> = (&'a str, &'a T);
 
-impl NicTables {
+impl NicTables<'_> {
     /// How each host of a fabric runs the transport.
     pub(super) fn read(
         &self,
@@ -108,7 +222,7 @@ impl NicTables {
         (path_place, path): Named<'_, PathSet>,
         (cc_place, cc): Named<'_, Cc>,
     ) -> Result<MrcSpec> {
-        let transport = &self.transport;
+        let transport = self.transport;
         let base = MrcSpec::new(clos.planes, clos.nic_rate_bps(), base_rtt_ns(clos));
         let paths = path.paths(clos.planes);
         paths.validate().map_err(|error| {

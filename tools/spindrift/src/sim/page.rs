@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::batch::Played;
-use super::claim::Finding;
+use super::finding::Finding;
 use super::plan::PlanFile;
 
 /// What stands above all plans.
@@ -67,7 +67,7 @@ fn section(plan_file: &PlanFile, findings: &[(&str, &[Finding])]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::claim::Measured;
+    use super::super::finding::Measured;
     use super::super::plan::FigureKind;
     use super::*;
 

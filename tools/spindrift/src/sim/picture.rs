@@ -1,6 +1,6 @@
 //! Pictures of a plan: values over time, or results of each variant.
 
-use spindrift_fabric::{EvStateCounts, HostSample, LinkSample, Sample};
+use spindrift_fabric::{EvStateCounts, HostId, HostSample, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::plan::FigureKind;
@@ -59,11 +59,13 @@ fn over_time(title: &str, outcomes: &[Outcome]) -> Picture {
             heading: outcome.plan.variant.clone(),
             panels: vec![
                 chart.goodput(),
+                chart.connections(),
                 chart.planes(),
                 chart.packets(),
                 chart.repeats(),
                 chart.link_rates(),
                 chart.queues(),
+                chart.paused(),
                 chart.states(),
             ],
             marks: outcome.events.iter().map(|event| axis.mark(event)).collect(),
@@ -161,6 +163,29 @@ impl<'a> Chart<'a> {
         Panel::new("payload, Gb/s", self.lines(&names, gbps))
     }
 
+    /// Of each connection, in messages that were complete; nothing where no host receives from two, which is then that of the hosts.
+    fn connections(&self) -> Panel {
+        let name = |host: HostId| self.outcome.plan.fabric.name(Node::Host(host.0 as u16));
+        if !receive_from_several(&self.outcome.jobs) {
+            return Panel::new("connections, Gb/s", Content::Lines(Vec::new()));
+        }
+        let pairs = self.outcome.jobs.iter().flat_map(|job| &job.pairs);
+        let names = pairs.map(|&(from, to)| format!("{}-{}", name(from), name(to)));
+        let rates: Vec<Vec<f64>> = self
+            .steps
+            .iter()
+            .map(|step| {
+                let (from, to) = (step.before.at.0, step.after.at.0);
+                self.outcome.jobs.iter().flat_map(|job| job.rates_between(from, to)).collect()
+            })
+            .collect();
+        let number = |step: &Step<'_>| self.steps.partition_point(|other| other.after.at < step.after.at);
+        let gbps = |step: &Step<'_>, connection: usize| {
+            rates.get(number(step)).and_then(|rates| rates.get(connection)).copied().unwrap_or_default()
+        };
+        Panel::new("connections, Gb/s", self.lines(&names.collect::<Vec<_>>(), gbps))
+    }
+
     /// What came in over each plane at the recorded hosts; nothing where there is one.
     fn planes(&self) -> Panel {
         let planes = usize::from(self.outcome.plan.clos.planes);
@@ -181,11 +206,16 @@ impl<'a> Chart<'a> {
         let line = |name: &str, color: &'static str, value: fn(&HostSample) -> u64| {
             self.line(Key::new(name, color), |step| (sum(step.after, value) - sum(step.before, value)) as f64)
         };
-        let lines = vec![
+        let mut lines = vec![
             line("trimmed", LINES[1], |host| host.stats.trimmed),
             line("lost", LOST, |host| host.stats.losses),
             line("sent again", ARRIVED, |host| host.stats.repeats),
         ];
+        // A transport that trims has no CNPs, and the other way round.
+        if self.steps.last().is_some_and(|step| sum(step.after, |host| host.stats.cnps) > 0) {
+            lines.remove(0);
+            lines.push(line("CNPs", LINES[1], |host| host.stats.cnps));
+        }
         Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
     }
 
@@ -224,6 +254,24 @@ impl<'a> Chart<'a> {
         Panel::new("longest queue, kB", self.lines(&self.outcome.links, longest))
     }
 
+    /// How much of the time recorded links were stopped (PFC): those that ever were.
+    fn paused(&self) -> Panel {
+        let paused = |sample: &Sample, link: usize| {
+            sample.links.get(link).map_or(0, |link: &LinkSample| link.counters.paused_ns)
+        };
+        let links = self.outcome.links.iter().enumerate();
+        let (links, names): (Vec<_>, Vec<_>) = links
+            .filter(|(link, _)| self.steps.last().is_some_and(|step| paused(step.after, *link) > 0))
+            .map(|(link, name)| (link, name.clone()))
+            .unzip();
+        let share = |step: &Step<'_>, index: usize| {
+            let link = links.get(index).copied().unwrap_or_default();
+            let stopped = paused(step.after, link) - paused(step.before, link);
+            stopped as f64 * 100.0 / step.after.at.since(step.before.at).max(1) as f64
+        };
+        Panel::new("stopped, % of time", self.lines(&names, share))
+    }
+
     /// Of recorded connections.
     fn states(&self) -> Panel {
         if self.outcome.flows.is_empty() {
@@ -255,8 +303,37 @@ fn of_variants(title: &str, outcomes: &[Outcome]) -> Picture {
         };
         [of("connection, Gb/s", &RATES, JobOutcome::gbps), of("message, us", &TIMES, JobOutcome::times_us)]
     });
-    let column = Column { heading: String::new(), panels: panels.collect(), marks: Vec::new() };
+    let mut panels: Vec<_> = panels.collect();
+    // Several connections of a host have its rate together, which their own do not show.
+    if outcomes.iter().any(|outcome| receive_from_several(&outcome.jobs)) {
+        let bars = bars(outcomes, &RATES, |outcome| Some(received(outcome)));
+        panels.insert(0, Panel::new("receiving host, Gb/s", Content::Bars(bars)));
+    }
+    if outcomes.iter().any(|outcome| outcome.totals.pauses > 0) {
+        let group = |outcome: &Outcome| Group {
+            name: outcome.plan.variant.clone(),
+            values: vec![outcome.totals.pauses as f64],
+        };
+        let keys = vec![Key::new("pauses", LINES[6])];
+        let bars = Bars { keys, groups: outcomes.iter().map(group).collect() };
+        panels.push(Panel::new("pauses, all links", Content::Bars(bars)));
+    }
+    let column = Column { heading: String::new(), panels, marks: Vec::new() };
     Page { title, x_label: "", x_max: None, columns: vec![column] }.draw()
+}
+
+/// Whether a host receives from several connections.
+fn receive_from_several(jobs: &[JobOutcome]) -> bool {
+    let mut to: Vec<_> = jobs.iter().flat_map(|job| &job.pairs).map(|(_, to)| to).collect();
+    to.sort_unstable();
+    to.windows(2).any(|two| two[0] == two[1])
+}
+
+/// Payload of each recorded host that received any, over the whole run, in Gb/s.
+fn received(outcome: &Outcome) -> Spread {
+    let hosts = outcome.recorder.samples().last().into_iter().flat_map(|sample| &sample.hosts);
+    let bytes = hosts.map(|host| host.stats.placed_bytes).filter(|bytes| *bytes > 0);
+    Spread::of(bytes.map(|bytes| bytes as f64 * 8.0 / outcome.ended_ns.max(1) as f64).collect())
 }
 
 /// Values of each variant; 0 where a variant has none.
@@ -372,6 +449,75 @@ mod tests {
             let counts = added(outcome, |sample| repeats(sample, host)).into_iter().map(|count| count as f64);
             close(&line.2, line.2.iter().map(|point| point.0).zip(counts));
         }
+    }
+
+    /// RoCE with a small buffer: an incast of two, over whose links there are pauses, and a flow by itself.
+    fn roce(figure: &str) -> Vec<Outcome> {
+        let text = format!(
+            "[plan]\ntitle = \"x\"\nduration = \"200us\"\nsample = \"20us\"\nfigure = \"{figure}\"\n\
+             [transport]\nkind = \"roce\"\n[pfc]\nshared = \"400K\"\n[dcqcn]\nkmin = \"20K\"\nkmax = \"60K\"\n\
+             [record]\nlinks = [\"all\"]\n\
+             [[workload]]\nkind = \"write\"\nsize = \"16K\"\nfrom = \"h1, h3\"\nto = \"h2, h2\"\n\
+             [[workload]]\nkind = \"write\"\nsize = \"16K\"\nfrom = \"h2\"\nto = \"h4\"\n\
+             [[variant]]\nname = \"roce\"\n[[variant]]\nname = \"alone\"\nset = {{ \"workload.0.to\" = \"h2, h4\", \"workload.1.to\" = \"h1\" }}\n"
+        );
+        let plan_file = PlanSource::of_text("plan", &text).read(SeedChoice::default()).unwrap();
+        let stop = Stop::default();
+        plan_file.variants.into_iter().map(|plan| run::run(plan, &stop, &mut |_| {}).unwrap()).collect()
+    }
+
+    /// Rates of connections where a host has several; links that PFC stopped; and CNPs in place of trimmed packets.
+    #[test]
+    fn connections_and_pauses_are_drawn() {
+        let outcomes = roce("time");
+        let (chart, alone) = (Chart::new(AXIS, &outcomes[0]), Chart::new(AXIS, &outcomes[1]));
+        let panel = chart.connections();
+        let lines = lines_of(&panel);
+        assert_eq!(lines.iter().map(|line| line.0).collect::<Vec<_>>(), ["h1-h2", "h3-h2", "h2-h4"]);
+        for (line, job, pair) in [(0, 0, 0), (1, 0, 1), (2, 1, 0)] {
+            for (step, point) in lines[line].2.iter().enumerate() {
+                let from = step as u64 * 20_000;
+                let of_step = |done: &&spindrift_fabric::Done| {
+                    done.side.pair == pair && done.done.0 > from && done.done.0 <= from + 20_000
+                };
+                let messages = outcomes[0].jobs[job].messages.iter().filter(of_step).count();
+                close(&[*point], [(from as f64 / 1e3 + 10.0, messages as f64 * 16_384.0 * 8.0 / 20_000.0)]);
+            }
+        }
+        assert!(lines_of(&alone.connections()).is_empty(), "each host receives from one");
+        let panel = chart.paused();
+        let paused = lines_of(&panel);
+        let samples = outcomes[0].recorder.samples();
+        let stopped = |link: usize, sample: usize| samples[sample].links[link].counters.paused_ns;
+        let links: Vec<_> = (0..outcomes[0].links.len()).filter(|link| stopped(*link, 10) > 0).collect();
+        assert!(!links.is_empty() && links.len() < outcomes[0].links.len());
+        assert_eq!(paused.len(), links.len());
+        for (line, link) in paused.iter().zip(links) {
+            assert_eq!(line.0, outcomes[0].links[link]);
+            let shares = (0..10).map(|step| (stopped(link, step + 1) - stopped(link, step)) as f64 / 200.0);
+            close(&line.2, line.2.iter().map(|point| point.0).zip(shares));
+        }
+        assert!(lines_of(&alone.paused()).is_empty());
+        let names = |chart: &Chart<'_>| {
+            lines_of(&chart.packets()).iter().map(|line| line.0.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&chart), ["lost", "sent again", "CNPs"]);
+        assert_eq!(names(&alone), ["trimmed", "lost", "sent again"]);
+    }
+
+    /// The rate of a host with several connections is their sum, and bars of pauses are there where any variant has some.
+    #[test]
+    fn bars_of_hosts_and_pauses_are_drawn() {
+        let outcomes = roce("variants");
+        let placed = |host: usize| outcomes[0].recorder.samples()[10].hosts[host].stats.placed_bytes as f64;
+        let spread = received(&outcomes[0]);
+        let rates = [placed(1), placed(3)].map(|bytes| bytes * 8.0 / 200_000.0);
+        let near = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
+        near(spread.max, rates[0].max(rates[1]));
+        near(spread.min, rates[0].min(rates[1]));
+        assert_eq!(spread.count, 2, "h1 and h3 receive nothing");
+        let picture = draw(FigureKind::Variants, "x", &outcomes);
+        assert_drawn(&picture, &["receiving host, Gb/s", "pauses, all links", "pauses"]);
     }
 
     #[test]

@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
-use spindrift_fabric::{ClosSpec, HostId, MrcSpec, QueueRules};
+use spindrift_fabric::{ClosSpec, HostId, PfcSpec, QueueRules};
 use spindrift_srv6::{Fabric, FabricError, Node};
 
 use super::claim::{Claim, ClaimTable};
 use super::fault::FaultPlan;
 use super::flaps::FlapsTable;
-use super::nic::{HostTable, NicTables, TransportTable};
+use super::nic::{HostTable, NicTables, Nics, TransportKind, TransportTable};
+use super::roce::{self, DcqcnTable, PfcTable};
 use super::workload::{WorkloadPlan, WorkloadTable};
 use crate::config::{Cc, PathSet};
 use crate::times::FaultTable;
@@ -61,7 +61,7 @@ pub(super) struct Plan {
     pub(super) clos: ClosSpec,
     pub(super) fabric: Fabric,
     /// How each host runs the transport.
-    pub(super) nics: Vec<Arc<MrcSpec>>,
+    pub(super) nics: Nics,
     pub(super) workloads: Vec<WorkloadPlan>,
     pub(super) faults: Vec<FaultPlan>,
     pub(super) hosts: Vec<HostId>,
@@ -89,9 +89,11 @@ struct File {
     #[serde(default)]
     transport: TransportTable,
     #[serde(default)]
-    path: PathSet,
-    #[serde(default)]
-    cc: Cc,
+    pfc: PfcTable,
+    /// Tables of one kind of transport: that they are there is enough to be wrong with the other.
+    dcqcn: Option<DcqcnTable>,
+    path: Option<PathSet>,
+    cc: Option<Cc>,
     #[serde(default)]
     host: Vec<HostTable>,
     #[serde(default)]
@@ -280,6 +282,18 @@ impl Reader<'_> {
         whole.try_into().map_err(|error: toml::de::Error| wrong(error.message()))
     }
 
+    /// Something is wrong with a whole table.
+    fn wrong_table(&self, table: &str, why: &str) -> anyhow::Error {
+        let of_table = |key: &&String| current_key(key).split('.').next() == Some(table);
+        let place = match self.variant.map(|(number, set)| (number, set.keys().find(of_table))) {
+            Some((number, Some(key))) => {
+                return self.file.wrong(&format!("variant.{number}"), "set", &format!("{key}: {why}"));
+            }
+            _ => self.file.place(table),
+        };
+        usage(format!("{}: {why}", place.unwrap_or_else(|| self.file.name().to_owned())))
+    }
+
     pub(super) fn time(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
         let Some(text) = value else { return Ok(default) };
         let time = parse_duration(text).map_err(|why| self.wrong(table, key, &why))?;
@@ -292,22 +306,20 @@ impl Reader<'_> {
         u64::try_from(time.as_nanos()).map_err(|_| self.wrong(table, key, "this is too long"))
     }
 
-    fn rate(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
+    pub(super) fn rate(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
         value.map_or(Ok(default), |text| parse_rate(text).map_err(|why| self.wrong(table, key, &why)))
     }
 
-    fn plan(&self, variant: String, file: File) -> Result<Plan> {
-        let File { plan, fabric, transport, path, cc, host, record, workload, fault, flaps, claim, .. } =
-            file;
-        let duration = self.file.needed("plan", "duration", plan.duration.as_ref())?;
+    fn plan(&self, variant: String, mut file: File) -> Result<Plan> {
+        let duration = self.file.needed("plan", "duration", file.plan.duration.as_ref())?;
         let duration_ns = self.time("plan", "duration", Some(duration), 0)?;
-        let sample_ns = self.time("plan", "sample", plan.sample.as_ref(), duration_ns / 100)?;
+        let sample_ns = self.time("plan", "sample", file.plan.sample.as_ref(), duration_ns / 100)?;
         let sample_ns = sample_ns.max(1);
         if u128::from(duration_ns) > MOST_SAMPLES * u128::from(sample_ns) {
             let why = format!("at most {MOST_SAMPLES} samples are taken; use a longer interval");
             return Err(self.wrong("plan", "sample", &why));
         }
-        let clos = self.clos(&fabric)?;
+        let mut clos = self.clos(&file.fabric)?;
         let fabric = clos.fabric().map_err(|error| match &error {
             FabricError::Range { setting, .. } | FabricError::Pods { setting, .. } => {
                 self.wrong("fabric", setting, &error.to_string())
@@ -315,32 +327,22 @@ impl Reader<'_> {
             FabricError::Apart(_) => self.wrong("fabric", "t1", &error.to_string()),
             _ => self.wrong("fabric", "hosts_per_t0", &error.to_string()),
         })?;
-        if workload.is_empty() {
+        if file.workload.is_empty() {
             return Err(usage(format!("{}: there is no [[workload]] in it", self.file.name())));
         }
-        let seed = self.seed.of(plan.seed);
-        let nics = NicTables { transport, path, cc }.read(self, &clos, &fabric, &host)?;
-        let mut workloads = Vec::new();
-        for (number, table) in workload.iter().enumerate() {
-            let plan = table.read(self, &format!("workload.{number}"), &fabric, clos.nic_rate_bps(), seed)?;
-            if workloads.iter().any(|other: &WorkloadPlan| other.name == plan.name) {
-                let why = format!("two workloads are called {}; give each a `name`", plan.name);
-                return Err(self.wrong(&format!("workload.{number}"), "name", &why));
-            }
-            if !fits_in_a_table(&plan.name) {
-                return Err(self.wrong(&format!("workload.{number}"), "name", UNFIT));
-            }
-            workloads.push(plan);
-        }
-        let faults = fault.iter().enumerate().map(|(number, table)| {
+        let seed = self.seed.of(file.plan.seed);
+        let (nics, queues) = self.nics(&mut file, &clos, &fabric)?;
+        clos.queues = queues;
+        let workloads = self.workloads(&file.workload, &fabric, &clos, seed)?;
+        let faults = file.fault.iter().enumerate().map(|(number, table)| {
             let whole = format!("fault.{number}");
             let (place, action, times) = table.read(self.file, &whole)?;
             FaultPlan::new(&fabric, place, action, times).map_err(|(key, why)| self.wrong(&whole, key, &why))
         });
         let mut faults = faults.collect::<Result<Vec<_>>>()?;
-        let hosts = self.recorded_hosts(&record, &fabric, &workloads)?;
-        let links = self.recorded_links(&record, &fabric, &faults)?;
-        for (number, table) in flaps.iter().enumerate() {
+        let hosts = self.recorded_hosts(&file.record, &fabric, &workloads)?;
+        let links = self.recorded_links(&file.record, &fabric, &faults)?;
+        for (number, table) in file.flaps.iter().enumerate() {
             faults.extend(table.read(self, number, &fabric, (duration_ns, seed))?);
         }
         let claims = Vec::new();
@@ -359,10 +361,105 @@ impl Reader<'_> {
             claims,
             capture: None,
         };
-        let claims = claim.iter().enumerate().filter(|(_, table)| table.is_about(&plan.variant));
+        let claims = file.claim.iter().enumerate().filter(|(_, table)| table.is_about(&plan.variant));
         let claims = claims.map(|(number, table)| table.read(self, &format!("claim.{number}"), &plan));
         plan.claims = claims.collect::<Result<_>>()?;
         Ok(plan)
+    }
+
+    /// How hosts run their transport, and the queues that go with it.
+    fn nics(&self, file: &mut File, clos: &ClosSpec, fabric: &Fabric) -> Result<(Nics, QueueRules)> {
+        let (transport, host) = (&file.transport, &file.host);
+        transport.check(self)?;
+        let kind = transport.kind;
+        let mtu = transport.mtu.unwrap_or(4096);
+        let pfc = file.pfc.read(self, kind, clos, mtu)?;
+        self.check_fabric(&file.fabric, kind, pfc.as_ref())?;
+        let unfit = match kind {
+            TransportKind::Mrc => &[("dcqcn", file.dcqcn.is_some())][..],
+            TransportKind::Roce => {
+                &[("path", file.path.is_some()), ("cc", file.cc.is_some()), ("host", !host.is_empty())]
+            }
+        };
+        if let Some((table, _)) = unfit.iter().find(|(_, given)| *given) {
+            return Err(self.wrong_table(table, &kind.unfit()));
+        }
+        match kind {
+            TransportKind::Mrc => {
+                let (path, cc) = (file.path.take().unwrap_or_default(), file.cc.take().unwrap_or_default());
+                let nics = NicTables { transport, path, cc }.read(self, clos, fabric, host)?;
+                Ok((Nics::Mrc(nics), QueueRules { pfc, ..clos.queues }))
+            }
+            TransportKind::Roce => {
+                let (nic, queues) = roce::nic(self, clos, transport, file.dcqcn.as_ref(), pfc)?;
+                let table = &file.fabric;
+                let given =
+                    |key, value: &Option<String>, usual| self.time("fabric", key, value.as_ref(), usual);
+                let queues = QueueRules {
+                    limit_ns: given("queue", &table.queue, queues.limit_ns)?,
+                    last_hop_limit_ns: given(
+                        "last_hop_queue",
+                        &table.last_hop_queue,
+                        queues.last_hop_limit_ns,
+                    )?,
+                    control_limit_ns: given("control_queue", &table.control_queue, queues.control_limit_ns)?,
+                    ecn_on_last_hop: table.ecn_on_last_hop.unwrap_or(queues.ecn_on_last_hop),
+                    ..queues
+                };
+                Ok((Nics::Roce(nic), queues))
+            }
+        }
+    }
+
+    /// Refuses keys of queues that something else takes the place of.
+    fn check_fabric(&self, table: &FabricTable, kind: TransportKind, pfc: Option<&PfcSpec>) -> Result<()> {
+        let wrong = |key: &str, why: &str| Err(self.wrong("fabric", key, why));
+        let marks = [
+            ("ecn", table.ecn.is_some()),
+            ("ecn_low", table.ecn_low.is_some()),
+            ("ecn_high", table.ecn_high.is_some()),
+        ];
+        if let Some((key, _)) = marks.iter().find(|(_, given)| kind == TransportKind::Roce && *given) {
+            return wrong(key, "with RoCE, `kmin`, `kmax` and `pmax` of [dcqcn] say when packets are marked");
+        }
+        if kind == TransportKind::Roce && table.trim.is_some() {
+            return wrong("trim", "RoCE packets are not trimmed; leave it out");
+        }
+        let limits = [
+            ("queue", table.queue.is_some()),
+            ("last_hop_queue", table.last_hop_queue.is_some()),
+            ("trim", table.trim == Some(true)),
+        ];
+        match limits.iter().find(|(_, given)| pfc.is_some() && *given) {
+            Some((key, _)) => wrong(
+                key,
+                "has no effect with PFC, whose buffer takes its place; leave it out, or set enabled = false in [pfc]",
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn workloads(
+        &self,
+        tables: &[WorkloadTable],
+        fabric: &Fabric,
+        clos: &ClosSpec,
+        seed: u64,
+    ) -> Result<Vec<WorkloadPlan>> {
+        let mut workloads: Vec<WorkloadPlan> = Vec::new();
+        for (number, table) in tables.iter().enumerate() {
+            let place = format!("workload.{number}");
+            let plan = table.read(self, &place, fabric, clos.nic_rate_bps(), seed)?;
+            if workloads.iter().any(|other| other.name == plan.name) {
+                let why = format!("two workloads are called {}; give each a `name`", plan.name);
+                return Err(self.wrong(&place, "name", &why));
+            }
+            if !fits_in_a_table(&plan.name) {
+                return Err(self.wrong(&place, "name", UNFIT));
+            }
+            workloads.push(plan);
+        }
+        Ok(workloads)
     }
 
     fn clos(&self, table: &FabricTable) -> Result<ClosSpec> {
@@ -457,6 +554,9 @@ impl Reader<'_> {
         faults: &[FaultPlan],
     ) -> Result<Vec<(Node, Node)>> {
         let mut links = Vec::new();
+        if record.links == ["all"] {
+            return Ok(fabric.links().flat_map(|(lower, upper)| [(lower, upper), (upper, lower)]).collect());
+        }
         for (number, text) in record.links.iter().enumerate() {
             let wrong = |why: String| self.wrong("record", &format!("links.{number}"), &why);
             links.push(topology::way(fabric, text).map_err(wrong)?);

@@ -12,9 +12,10 @@ use spindrift_fabric::{Done, EvStateCounts, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::batch::Played;
-use super::claim::Finding;
 use super::digest::{self, Digest, JobDigest};
 use super::fault_impact::{FaultImpact, spread_us};
+use super::finding::Finding;
+use super::nic::TransportKind;
 use super::run::{JobOutcome, Outcome};
 use crate::output::write_file;
 use crate::units::{count, format_rate};
@@ -87,7 +88,7 @@ fn steps(outcome: &Outcome) -> impl Iterator<Item = Step<'_>> {
 /// One row for each interval and host.
 fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
     let planes = outcomes.iter().map(|outcome| outcome.plan.clos.planes).max().unwrap_or_default();
-    write!(out, "variant,time_us,host,gbps,sent,repeats,losses,timeouts,marked,trimmed")?;
+    write!(out, "variant,time_us,host,gbps,sent,repeats,losses,timeouts,marked,trimmed,cnps,sequence_naks")?;
     for plane in 0..planes {
         write!(out, ",p{plane}_gbps")?;
     }
@@ -107,6 +108,8 @@ fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
                     (a.timeouts, b.timeouts),
                     (a.marked, b.marked),
                     (a.trimmed, b.trimmed),
+                    (a.cnps, b.cnps),
+                    (a.sequence_naks, b.sequence_naks),
                 ] {
                     write!(out, ",{}", after - before)?;
                 }
@@ -125,19 +128,23 @@ fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
 
 /// One row for each interval and direction of a link.
 fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "variant,time_us,link,gbps,queued_bytes,peak_bytes,marked,trimmed,dropped,lost")?;
+    writeln!(
+        out,
+        "variant,time_us,link,gbps,queued_bytes,peak_bytes,marked,trimmed,dropped,lost,pauses,paused_us"
+    )?;
     for outcome in outcomes {
         for step in steps(outcome) {
             let links = outcome.links.iter().zip(step.before.links.iter().zip(&step.after.links));
             for (name, (before, after)) in links {
                 let (a, b) = (before.counters, after.counters);
                 let dropped = |link: &LinkSample| {
-                    link.counters.queue.dropped_data + link.counters.queue.dropped_control
+                    let queue = link.counters.queue;
+                    queue.dropped_data + queue.dropped_control + link.counters.overflowed
                 };
                 let lost = |link: &LinkSample| link.counters.lost_down + link.counters.lost_impaired;
                 writeln!(
                     out,
-                    "{},{:.3},{name},{:.6},{},{},{},{},{},{}",
+                    "{},{:.3},{name},{:.6},{},{},{},{},{},{},{},{:.3}",
                     outcome.plan.variant,
                     step.time_us(),
                     step.gbps(a.bytes, b.bytes),
@@ -147,6 +154,8 @@ fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
                     b.queue.trimmed - a.queue.trimmed,
                     dropped(after) - dropped(before),
                     lost(after) - lost(before),
+                    b.pauses - a.pauses,
+                    (b.paused_ns - a.paused_ns) as f64 / 1e3,
                 )?;
             }
         }
@@ -281,6 +290,20 @@ impl JobOutcome {
     }
 }
 
+impl JobOutcome {
+    /// Payload of each connection in the messages that were complete after one time and up to another, ns, in Gb/s.
+    pub(super) fn rates_between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
+        let mut bytes = vec![0_u64; self.pairs.len()];
+        for done in self.messages.iter().filter(|done| done.done.0 > from_ns && done.done.0 <= to_ns) {
+            if let Some(bytes) = bytes.get_mut(done.side.pair as usize) {
+                *bytes += u64::from(done.len);
+            }
+        }
+        let time_ns = to_ns.saturating_sub(from_ns).max(1);
+        bytes.into_iter().map(|bytes| bytes as f64 * 8.0 / time_ns as f64).collect()
+    }
+}
+
 fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
     let job = |job: &JobOutcome| {
         let failures = job.failures.iter().map(
@@ -289,6 +312,7 @@ fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
         json!({
             "name": job.name,
             "connections": job.pairs.len(),
+            "qps": job.qps,
             "finished_ns": job.finished_ns,
             "messages_not_begun": job.left.map(|[not_begun, _]| not_begun),
             "messages_under_way": job.left.map(|[_, under_way]| under_way),
@@ -308,6 +332,7 @@ fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
             "seed": outcome.plan.seed,
             "hosts": outcome.plan.fabric.hosts().len(),
             "planes": outcome.plan.clos.planes,
+            "transport": outcome.plan.nics.kind().name(),
             "ended_ns": outcome.ended_ns,
             "done": outcome.done,
             "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
@@ -360,8 +385,9 @@ fn summary_of(outcome: &Outcome) -> String {
     let planes = count(clos.planes.into(), "plane");
     let _ = writeln!(
         page,
-        "\n{hosts}, {planes} of {}, {:.3} ms simulated{}.\n",
+        "\n{hosts}, {planes} of {}{}, {:.3} ms simulated{}.\n",
         format_rate(clos.host_rate_bps),
+        if outcome.plan.nics.kind() == TransportKind::Roce { ", RoCE" } else { "" },
         outcome.ended_ns as f64 / 1e6,
         if outcome.done { ", all work done" } else { "" }
     );
@@ -371,7 +397,7 @@ fn summary_of(outcome: &Outcome) -> String {
             page,
             "- {}: {}, {}; each {:.3} to {:.3} Gb/s, mean {:.3}; a message took {:.3} us (median), {:.3} (99 %), {:.3} (longest)",
             job.name,
-            count(job.pairs.len() as u64, "connection"),
+            connections(job),
             count(times.count as u64, "message"),
             rates.min,
             rates.max,
@@ -414,6 +440,15 @@ fn summary_of(outcome: &Outcome) -> String {
         );
     }
     page
+}
+
+/// How many there are, and of how many queue pairs if these are several.
+fn connections(job: &JobOutcome) -> String {
+    let connections = count(job.pairs.len() as u64, "connection");
+    match job.qps {
+        1 => connections,
+        qps => format!("{connections} of {qps} queue pairs"),
+    }
 }
 
 /// A line about the messages of a list that the end came before.

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use spindrift::time::Time;
-use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Tap, Watch};
+use spindrift_fabric::{Clos, HostId, Job, NetCounters, Recorder, Sim, Striping, Tap, Watch};
 
 use super::digest::Totals;
 use super::fault::Faults;
 use super::fault_impact::{FaultImpact, FaultImpacts};
 use super::logged::{Logged, RunLog};
+use super::nic::Host;
 use super::plan::Plan;
 use crate::stop::Stop;
 use crate::times::{Event, Timeline};
@@ -49,6 +50,8 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct JobOutcome {
     pub(super) name: String,
+    /// Queue pairs of each connection.
+    pub(super) qps: u32,
     /// The hosts of its connections.
     pub(super) pairs: Vec<(HostId, HostId)>,
     pub(super) messages: Vec<spindrift_fabric::Done>,
@@ -62,7 +65,8 @@ impl JobOutcome {
     fn of(name: String, job: &Job) -> Self {
         Self {
             name,
-            pairs: job.ends().iter().map(|[one, other]| (one.host, other.host)).collect(),
+            qps: job.qps(),
+            pairs: job.pairs().collect(),
             messages: job.done().to_vec(),
             failures: job.failures().to_vec(),
             finished_ns: job.finished().map(|at| at.0),
@@ -174,7 +178,7 @@ fn tap(plan: &Plan, clos: &Clos, trace: Option<&Trace>, impacts: &FaultImpacts) 
     }))
 }
 
-fn set_fault_alarm(sim: &mut Sim<Logged<MrcHost>>, due: Option<&Vec<Event>>, end: Time) {
+fn set_fault_alarm(sim: &mut Sim<Logged<Host>>, due: Option<&Vec<Event>>, end: Time) {
     let at = due.and_then(|events| events.first()).map(|event| Time(event.at.as_nanos() as u64));
     if let Some(at) = at.filter(|&at| at <= end) {
         sim.net_mut().set_alarm(at, FAULT);
@@ -182,7 +186,7 @@ fn set_fault_alarm(sim: &mut Sim<Logged<MrcHost>>, due: Option<&Vec<Event>>, end
 }
 
 /// The fabric with its hosts and workloads, and the names of these.
-fn build(plan: &mut Plan) -> Result<(Clos, Sim<Logged<MrcHost>>, Vec<String>)> {
+fn build(plan: &mut Plan) -> Result<(Clos, Sim<Logged<Host>>, Vec<String>)> {
     let mut peers = vec![Vec::new(); plan.fabric.hosts().len()];
     for (one, other) in plan.workloads.iter().flat_map(|workload| workload.workload.pairs()) {
         for (from, to) in [(one, other), (other, one)] {
@@ -195,22 +199,24 @@ fn build(plan: &mut Plan) -> Result<(Clos, Sim<Logged<MrcHost>>, Vec<String>)> {
         let mut peers = peers.get(usize::from(number)).cloned().unwrap_or_default();
         peers.sort_unstable();
         peers.dedup();
-        let nic = plan.nics.get(usize::from(number)).ok_or(MrcError::NoHost(number))?;
-        let host = MrcHost::new(nic, fabric, number, peers, plan.seed << 32 | u64::from(number))?;
-        Ok::<_, MrcError>(Logged::new(host, number.into()))
+        let host = plan.nics.host(fabric, number, peers, plan.seed << 32 | u64::from(number))?;
+        Ok::<_, String>(Logged::new(host, number.into()))
     })
     .map_err(|error| anyhow!("the fabric cannot be built: {error}"))?;
     let mut sim = Sim::new(net);
     let mut names = Vec::new();
+    let mtu = plan.nics.mtu();
     for workload in plan.workloads.drain(..) {
-        sim.add(workload.workload).map_err(|error| anyhow!("{}: {error}", workload.name))?;
+        let striping = Striping { qps: workload.qps, mtu };
+        sim.add_striped(workload.workload, striping)
+            .map_err(|error| anyhow!("{}: {error}", workload.name))?;
         names.push(workload.name);
     }
     Ok((clos, sim, names))
 }
 
 /// What the plan wants to be recorded; of flows, those that begin at recorded hosts.
-fn watch(plan: &Plan, clos: &Clos, sim: &Sim<Logged<MrcHost>>) -> Watch {
+fn watch(plan: &Plan, clos: &Clos, sim: &Sim<Logged<Host>>) -> Watch {
     let links = plan.links.iter().filter_map(|&(from, to)| clos.link(from, to)).collect();
     let ends = sim.jobs().iter().flat_map(Job::ends).map(|[first, _]| *first);
     let flows = ends.filter(|end| plan.hosts.contains(&end.host)).take(super::plan::MOST_RECORDED).collect();
@@ -218,7 +224,7 @@ fn watch(plan: &Plan, clos: &Clos, sim: &Sim<Logged<MrcHost>>) -> Watch {
 }
 
 /// The workload's connection that a flow is, by its hosts.
-fn flow_name(sim: &Sim<Logged<MrcHost>>, end: spindrift_fabric::HostFlow) -> String {
+fn flow_name(sim: &Sim<Logged<Host>>, end: spindrift_fabric::HostFlow) -> String {
     let mut pairs = sim.jobs().iter().flat_map(Job::ends);
     pairs
         .find(|[first, _]| *first == end)

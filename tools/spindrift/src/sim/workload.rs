@@ -15,8 +15,10 @@ use super::plan::Reader;
 use crate::units::parse_size;
 use crate::usage::usage;
 
-/// Most connections of a workload: each has a queue pair at both ends.
+/// Most queue pairs of a workload at one end of all connections; there are as many at the other.
 const MOST_CONNECTIONS: usize = 1 << 17;
+/// Most queue pairs of a connection.
+const MOST_QPS: u32 = 4_096;
 /// Longest message.
 const LONGEST: u64 = u32::MAX as u64;
 
@@ -24,6 +26,8 @@ const LONGEST: u64 = u32::MAX as u64;
 pub(super) struct WorkloadPlan {
     pub(super) name: String,
     pub(super) kind: Kind,
+    /// Queue pairs of each connection.
+    pub(super) qps: u32,
     pub(super) workload: Box<dyn Workload>,
 }
 
@@ -32,6 +36,7 @@ impl std::fmt::Debug for WorkloadPlan {
         f.debug_struct("WorkloadPlan")
             .field("name", &self.name)
             .field("kind", &self.kind)
+            .field("qps", &self.qps)
             .finish_non_exhaustive()
     }
 }
@@ -63,11 +68,11 @@ impl Kind {
         }
     }
 
-    /// The keys that say something to it, beside `kind` and `name`.
+    /// The keys that say something to it, beside `kind`, `name` and `qps`.
     const fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Write => &["from", "to", "size", "depth", "count", "start", "stop"],
-            Self::Permutation => &["hosts", "by", "size", "depth", "count", "start", "stop"],
+            Self::Write => &["from", "to", "connections", "size", "depth", "count", "start", "stop"],
+            Self::Permutation => &["hosts", "by", "connections", "size", "depth", "count", "start", "stop"],
             Self::PingPong => &["from", "to", "size", "count"],
             Self::Neighbours | Self::AllReduce => &["hosts", "size", "count"],
             Self::AllToAll => &["hosts", "size", "at_a_time"],
@@ -82,10 +87,12 @@ impl Kind {
 pub(super) struct WorkloadTable {
     kind: Option<Kind>,
     name: Option<String>,
+    qps: Option<u32>,
     hosts: Option<String>,
     from: Option<String>,
     to: Option<String>,
     by: Option<u32>,
+    connections: Option<u32>,
     size: Option<String>,
     sizes: Option<Vec<(String, f64)>>,
     depth: Option<u32>,
@@ -126,6 +133,10 @@ impl WorkloadTable {
                 return Err(cx.wrong(key, &why));
             }
         }
+        let qps = self.qps.unwrap_or(1);
+        if qps == 0 || qps > MOST_QPS {
+            return Err(cx.wrong("qps", &format!("write 1 to {MOST_QPS} queue pairs for each connection")));
+        }
         let workload = self.build(&cx, kind)?;
         let connections = workload.pairs().len();
         if connections == 0 || connections > MOST_CONNECTIONS {
@@ -134,20 +145,27 @@ impl WorkloadTable {
             );
             return Err(cx.wrong("hosts", &why));
         }
+        if connections * qps as usize > MOST_CONNECTIONS {
+            let why = format!(
+                "{connections} connections of {qps} queue pairs are more than {MOST_CONNECTIONS}; write a smaller number"
+            );
+            return Err(cx.wrong("qps", &why));
+        }
         let number = place.rsplit('.').next().unwrap_or_default();
         let name = self.name.clone().unwrap_or_else(|| match number {
             "0" => kind.name().to_owned(),
             number => format!("{}-{number}", kind.name()),
         });
-        Ok(WorkloadPlan { name, kind, workload })
+        Ok(WorkloadPlan { name, kind, qps, workload })
     }
 
-    fn given(&self) -> [(&'static str, bool); 13] {
+    fn given(&self) -> [(&'static str, bool); 14] {
         [
             ("hosts", self.hosts.is_some()),
             ("from", self.from.is_some()),
             ("to", self.to.is_some()),
             ("by", self.by.is_some()),
+            ("connections", self.connections.is_some()),
             ("size", self.size.is_some()),
             ("sizes", self.sizes.is_some()),
             ("depth", self.depth.is_some()),
@@ -166,8 +184,10 @@ impl WorkloadTable {
             return Err(cx.wrong("count", "write 1 or more"));
         }
         Ok(match kind {
-            Kind::Write => Box::new(Stream::new(self.ends(cx)?, self.stream(cx)?)),
-            Kind::Permutation => Box::new(Stream::new(self.permutation(cx)?, self.stream(cx)?)),
+            Kind::Write => Box::new(Stream::new(self.each(cx, &self.ends(cx)?)?, self.stream(cx)?)),
+            Kind::Permutation => {
+                Box::new(Stream::new(self.each(cx, &self.permutation(cx)?)?, self.stream(cx)?))
+            }
             Kind::PingPong => Box::new(PingPong::new(self.ends(cx)?, self.size(cx)?, count)),
             Kind::Neighbours => Box::new(Neighbours::new(self.several(cx)?, self.size(cx)?, count)),
             Kind::AllReduce => {
@@ -222,6 +242,16 @@ impl WorkloadTable {
             Some((host, _)) => Err(cx.wrong("to", &format!("h{} sends to itself", host.0 + 1))),
             None => Ok(pairs),
         }
+    }
+
+    /// Each pair as often as it has connections.
+    fn each(&self, cx: &Context<'_>, pairs: &[(HostId, HostId)]) -> Result<Vec<(HostId, HostId)>> {
+        let connections = self.connections.unwrap_or(1) as usize;
+        if connections == 0 || connections > MOST_CONNECTIONS / pairs.len().max(1) {
+            let most = MOST_CONNECTIONS / pairs.len().max(1);
+            return Err(cx.wrong("connections", &format!("write 1 to {most} connections for each two hosts")));
+        }
+        Ok(pairs.repeat(connections))
     }
 
     /// Each host sends to the one that is `by` further in the list.
@@ -399,11 +429,11 @@ mod tests {
     /// Each key belongs to a kind, and each kind has its row.
     #[test]
     fn every_key_is_documented() {
-        assert_documented(HEADING, "[[workload]]", &["kind", "name"]);
+        assert_documented(HEADING, "[[workload]]", &["kind", "name", "qps"]);
         for kind in KINDS {
             assert_documented(HEADING, kind.name(), kind.keys());
         }
-        for key in keys_of::<WorkloadTable>().iter().filter(|key| !["kind", "name"].contains(key)) {
+        for key in keys_of::<WorkloadTable>().iter().filter(|key| !["kind", "name", "qps"].contains(key)) {
             assert!(KINDS.iter().any(|kind| kind.keys().contains(key)), "{key} belongs to no kind");
             assert!(WorkloadTable::default().given().iter().any(|(given, _)| given == key), "{key}");
         }

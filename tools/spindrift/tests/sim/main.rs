@@ -6,6 +6,7 @@ mod denied;
 mod flaps;
 mod refused;
 mod reports;
+mod roce;
 mod seeds;
 #[path = "../support/mod.rs"]
 mod support;
@@ -616,13 +617,15 @@ fn the_picture_of_the_readme_is_drawn_by_its_plan() {
 }
 
 /// Plans that take nine tenths of the time of all.
-const LONG: [&str; 10] = [
+const LONG: [&str; 12] = [
     "ablation",
     "drop",
     "figure-4",
     "figure-15",
     "figure-15-hosts",
+    "figure-16",
     "figure-18c",
+    "figure-20",
     "incast",
     "loss",
     "oversubscribed",

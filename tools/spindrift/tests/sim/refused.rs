@@ -34,7 +34,7 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
         (other("\"h2\"", "\"h2-h4\"").replace("\"h1\"", "\"h1, h5\""), &["line 13", "3 hosts for 2"]),
         (workload(""), &["line 10", "`kind` is missing"]),
         (workload("kind = \"write\"\nto = \"h2\""), &["line 10", "`from` is missing"]),
-        (workload("kind = \"write\"\nby = 3"), &["line 12, column 6", "kind write", "from, to, size"]),
+        (workload("kind = \"write\"\nby = 3"), &["line 12, column 6", "kind write", "from, to, connections"]),
         (workload("kind = \"permutation\"\nby = 8"), &["line 12", "to itself"]),
         (workload("kind = \"permutation\"\nhosts = \"h1,h1\""), &["line 12", "named once"]),
         (workload("kind = \"permutation\"\nsize = \"0\""), &["line 12, column 8", "1 byte or more"]),
@@ -176,8 +176,12 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
         ),
         (claim("what = \"x\"\nmeasure = \"bypass-time\"\nleast = 1\nhosts = \"h1\""), &["line 18", "faults"]),
         (
-            claim("what = \"x\"\nmeasure = \"connection-rate\"\nleast = 1\nfrom = \"0.5ms\""),
-            &["line 18", "first message"],
+            claim("what = \"x\"\nmeasure = \"message-time\"\nleast = 1\ninterval = \"0.5ms\""),
+            &["line 18, column 12", "counted once"],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\ninterval = \"9us\""),
+            &["line 18, column 12", "plan.sample"],
         ),
     ]
     .into_iter()
@@ -199,6 +203,8 @@ fn keys_that_are_none_are_refused() {
         ("[plan]\ntitel = \"x\"\n", ["line 2, column 1", "titel"]),
         ("[plan]\ntitle = 3\n", ["line 2, column 9", "string"]),
         ("[plan]\ntitle = \"x\"\n[[workload]]\nkind = \"wriet\"\n", ["line 4, column 8", "wriet"]),
+        ("[dcqcn]\nprofile = \"fast\"\n", ["line 2, column 11", "`most-aggressive`"]),
+        ("[transport]\nkind = \"tcp\"\n", ["line 2, column 8", "`mrc` or `roce`"]),
         ("[plan\n", ["line 1", "]"]),
     ]
     .into_iter()
