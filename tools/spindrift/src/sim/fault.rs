@@ -86,6 +86,11 @@ impl FaultPlan {
         Ok(Self { place: places.to_owned(), action: action.to_owned(), times, parts })
     }
 
+    /// Whether hosts avoid something because of it.
+    pub(super) fn denies(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Denied(_)))
+    }
+
     /// The directions of cables on which packets meet it, those to a switch that stops among them.
     pub(super) fn directions(&self, fabric: &Fabric) -> Vec<(Node, Node)> {
         let mut directions = Vec::new();

@@ -337,7 +337,14 @@ impl Reader<'_> {
         let faults = file.fault.iter().enumerate().map(|(number, table)| {
             let whole = format!("fault.{number}");
             let (place, action, times) = table.read(self.file, &whole)?;
-            FaultPlan::new(&fabric, place, action, times).map_err(|(key, why)| self.wrong(&whole, key, &why))
+            let plan = FaultPlan::new(&fabric, place, action, times)
+                .map_err(|(key, why)| self.wrong(&whole, key, &why))?;
+            if plan.denies() && nics.kind() == TransportKind::Roce {
+                let why =
+                    "RoCE has no paths to choose from; leave the fault out, or use transport.kind = \"mrc\"";
+                return Err(self.wrong(&whole, "action", why));
+            }
+            Ok(plan)
         });
         let mut faults = faults.collect::<Result<Vec<_>>>()?;
         let hosts = self.recorded_hosts(&file.record, &fabric, &workloads)?;

@@ -1,6 +1,6 @@
 //! Components that all hosts avoid for a while.
 
-use super::support::{run, stderr, stdout};
+use super::support::{refused, run, stderr, stdout};
 use super::{FABRIC, Plan};
 
 /// Each host avoids what crosses the component, and nothing else, and for no longer. What is denied twice is so until both ends.
@@ -37,4 +37,16 @@ fn hosts_avoid_what_is_denied_until_it_ends() {
         let output = run(&["sim", &plan.path("plan.toml"), "-o", &plan.path("results")]);
         assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     }
+}
+
+#[test]
+fn a_transport_without_paths_avoids_nothing() {
+    let text = format!(
+        "[plan]\ntitle = \"x\"\nduration = \"1ms\"\n{FABRIC}[transport]\nkind = \"roce\"\n\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h5\"\n\
+         [[fault]]\nat = \"0us\"\nwhere = \"h1:p0-t0-0\"\naction = \"deny\"\n"
+    );
+    let plan = Plan::new("denied-roce", &text.replace("planes = 2", "planes = 1"));
+    let parts = ["line 19, column 10: fault.0.action", "RoCE has no paths", "kind = \"mrc\""];
+    refused(&["sim", &plan.path("plan.toml"), "-o", &plan.path("results")], &parts);
 }
