@@ -28,7 +28,7 @@ step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
 # The release build, which simulates ten times as fast. Its largest crates are compiled on one core each.
 step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test sim -- --ignored
-step 'the default build, without C' cargo test --locked --release -p spindrift-cli --test af_xdp --test dpdk
+step 'the default build, without features' cargo test --locked --release -p spindrift-cli --test af_xdp --test dpdk --test top
 joined
 if [ -n "${SPINDRIFT_MUTANTS-}" ]; then
     step 'mutants' ./tools/mutants.sh sample "$SPINDRIFT_MUTANTS"

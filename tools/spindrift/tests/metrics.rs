@@ -319,11 +319,13 @@ fn programs_of_a_run_have_metrics() {
     let mut client = Running::start(of(&[], &["127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null()));
     let sums = server.until("bytes arrive", |sums| sums["placed_bytes_total{}"] > 0.0);
     assert_eq!(sums["contexts{state=\"seen\"}"], 1.0, "neither the other run nor the client's");
-    client.child().kill().unwrap();
-    let id = server.process.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    while server.process.child().try_wait().unwrap().is_none() {
-        thread::sleep(Duration::from_millis(10));
+    // In order, so that nothing is left of the runs.
+    for run in [&mut client, &mut server.process] {
+        let id = run.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        while run.child().try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(10));
+        }
     }
     assert!(TcpStream::connect(&server.address).is_err());
 }

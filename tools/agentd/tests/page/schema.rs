@@ -143,6 +143,8 @@ fn answers_are_as_the_document_says() {
         if what == "faults" {
             let seen = json_of(address, "/api/v1/processes");
             assert_eq!(seen["contexts"][0]["planes"].as_array().unwrap().len(), 2, "{seen:#}");
+            let metrics = String::from_utf8(get(address, "/metrics/transport").1).unwrap();
+            assert!(metrics.contains("program=\"a test\",plane=\"1\",state=\"good\"}"), "{metrics}");
         }
     }
     drop(process);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::DenyRule;
+use spindrift::endpoint::{DenyRule, Endpoint};
 
 use super::{Folder, Pair, change, deny};
 use crate::counters::RttTotals;
@@ -80,6 +80,17 @@ fn a_process_reports_its_counters() {
         report.planes.iter().map(|plane| (plane.evs.good > 0, plane.evs.denied > 0)).collect::<Vec<_>>()
     };
     assert_eq!((evs(&report), report.deny_rules), (vec![(true, false); 4], 0));
+    // Those in use, and those in reserve.
+    let states = |endpoint: &mut Endpoint| {
+        let qpns: Vec<_> = endpoint.qpns().collect();
+        let all =
+            qpns.into_iter().flat_map(|qpn| endpoint.ev_states(qpn).unwrap()).filter(|ev| ev.plane == 1);
+        all.partition::<Vec<_>, _>(|ev| ev.active)
+    };
+    let (active, reserve) = pair.contexts[0].with_endpoint(states).unwrap();
+    let of_plane = report.planes[1].evs;
+    assert_eq!((of_plane.good, of_plane.reserve), (active.len() as u64, reserve.len() as u64));
+    assert!(of_plane.reserve > 0, "{of_plane:?}");
     change(&socket, &deny("operator", &[DenyRule::Plane { plane: 2 }], None));
     let report = counters(&socket);
     let expected = [(true, false), (true, false), (false, true), (true, false)];

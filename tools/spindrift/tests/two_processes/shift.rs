@@ -189,6 +189,16 @@ fn an_operator_moves_them_to_the_second_nic_and_back() {
     wait_for(&json!([1]));
     let shown = stdout(&ctl(&["status"]));
     assert!(shown.contains("in use 1, preferred standby; shift fallback, prepared, 1 move"), "{shown}");
+    // Both NICs are counted, by the numbers of the run's planes. The second one sends now.
+    let counted: Json = serde_json::from_slice(&ctl(&["counters", "--json"]).stdout).unwrap();
+    let sides = counted["processes"].as_array().unwrap();
+    let planes = |side: &Json| side["planes"].as_array().unwrap().clone();
+    let sender =
+        sides.iter().find(|side| side["program"].as_str().unwrap().contains("with the server")).unwrap();
+    let sent = |plane: &Json| plane["counters"]["tx_bytes"].as_u64() > Some(0);
+    let found: Vec<_> = planes(sender).iter().map(|plane| (plane["plane"].clone(), sent(plane))).collect();
+    assert_eq!(found, [(json!(0), true), (json!(1), true)], "{counted}");
+    assert!(planes(sender).iter().all(|plane| plane["evs"]["good"].as_u64() > Some(0)), "{counted}");
     ctl(&["prefer", "primary"]);
     wait_for(&json!([0]));
     let (client, server) = (object(&client.join().unwrap()), object(&server.end()));
