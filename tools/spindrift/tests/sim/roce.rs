@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::support::{json, refused};
+use super::support::{json, refused, run, stderr};
 use super::{FILES, Plan, bytes, number, rows};
 
 /// Two racks of four hosts at 100 Gb/s, and an incast of three across the spine that fills the buffers. Rates recover quickly, so that it does again
@@ -340,6 +340,9 @@ fn single_values_override_the_profile() {
         "[dcqcn]\nhyper_grows = true",
         "[dcqcn]\nclamp_target = true",
         "[dcqcn]\nmin_rate = \"30G\"",
+        "[transport]\nmtu = 1024",
+        "[transport]\ndepth = 1",
+        "[transport]\nack_every = 1",
         "[pfc]\nshared = \"2M\"",
         "[pfc]\nalpha = 1",
         "[pfc]\nxoff = \"50K\"",
@@ -361,6 +364,65 @@ fn single_values_override_the_profile() {
     let plan = Plan::new("pfc-headroom", &text);
     let totals = result(&plan.run("results", &[]))["variants"][0]["totals"].clone();
     assert!(totals["links"]["dropped"].as_u64() > Some(0), "{totals}");
+}
+
+/// Without PFC, queues have the limits of the plan; by default 256 KiB at each port.
+#[test]
+fn queues_without_pfc_have_their_limits() {
+    // An incast in a rack, without marks.
+    let text = INCAST.replace("shared = \"1M\"", "enabled = false").replace("h5-h7", "h2-h4");
+    let text = text.replace("[dcqcn]\n", "[dcqcn]\npmax = 0\n");
+    let longest = |name: &str, keys: &str| {
+        let text = text.replace("[fabric]\n", &format!("[fabric]\n{keys}"));
+        let plan = Plan::new(name, &text.replace("kmax = \"400K\"", "kmax = \"900K\""));
+        let totals = result(&plan.run("results", &[]))["variants"][0]["totals"].clone();
+        assert!(totals["links"]["dropped"].as_u64() > Some(0), "{totals}");
+        assert!(totals["links"]["longest_queue"].as_str().unwrap().ends_with("-t0-0:h1"), "{totals}");
+        totals["links"]["longest_queue_bytes"].as_u64().unwrap()
+    };
+    // A full packet has 4,198 bytes on the wire, and the first of a message 16 more.
+    for (name, keys, limit) in [
+        ("queue-usual", "", 262_144),
+        ("queue-last", "last_hop_queue = \"8us\"\n", 100_000),
+        ("queue-other", "queue = \"8us\"\n", 262_144),
+    ] {
+        let bytes = longest(name, keys);
+        assert!(bytes <= limit && bytes + 4_214 > limit, "{name}: {bytes}");
+    }
+}
+
+/// Ports to hosts mark unless the plan turns it off.
+#[test]
+fn the_last_hop_marks_for_roce() {
+    for (name, keys, marks) in [("marks", "", true), ("no-marks", "ecn_on_last_hop = false\n", false)] {
+        // An incast in a rack has no other queue.
+        let text = INCAST.replace("h5-h7", "h2-h4").replace("[fabric]\n", &format!("[fabric]\n{keys}"));
+        let plan = Plan::new(name, &text);
+        let totals = result(&plan.run("results", &[]))["variants"][0]["totals"].clone();
+        assert_eq!(totals["links"]["marked"].as_u64() > Some(0), marks, "{totals}");
+    }
+}
+
+/// Retries and their timer are those of the plan: a connection over a dead link fails after two of 131 us.
+#[test]
+fn retries_of_roce_are_those_of_the_plan() {
+    let text = format!(
+        "{}[[fault]]\nat = \"100us\"\nwhere = \"h1\"\naction = \"blackhole\"\n",
+        INCAST.replace("[transport]\n", "[transport]\ntimeout = 5\nretry_count = 1\n")
+    );
+    let plan = Plan::new("roce-retries", &text);
+    let output = run(&["sim", &plan.path("plan.toml"), "-o", &plan.path("results")]);
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("workload write: a connection failed at ") && error.contains("retries"),
+        "{error}"
+    );
+    let failures =
+        result(Path::new(&plan.path("results")))["variants"][0]["workloads"][0]["failures"].clone();
+    let at: Vec<_> = failures.as_array().unwrap().iter().map(|one| one["at_ns"].as_u64().unwrap()).collect();
+    // The last answer comes within some microseconds of the fault, or a NAK before it has used one of the retries.
+    assert!(at.len() == 3 && at.iter().all(|at| (200_000..500_000).contains(at)), "{at:?}");
 }
 
 fn messages(folder: &Path) -> Vec<u8> {
