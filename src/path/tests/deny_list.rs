@@ -341,6 +341,18 @@ fn planes_of_a_role_are_avoided_within_the_role() {
     assert_eq!(used(&mut paths), PlaneSet(0b1000), "plane 2 is on the list too");
 }
 
+/// An operator moves traffic to the other role and back: the list holds at once in each.
+#[test]
+fn the_role_that_an_operator_prefers_avoids_its_own_planes() {
+    let cfg = PathConfig { standby: PlaneSet(0b1100), standby_probe_ns: 0, ..config(4) };
+    let mut paths = paths(&cfg);
+    deny_planes(&mut paths, 0b0110);
+    for (role, want, listed) in [(PlaneRole::Standby, 0b1000, 0b0100), (PlaneRole::Primary, 0b0001, 0b0010)] {
+        assert!(paths.prefer(role));
+        assert_eq!((used(&mut paths), avoided(&paths)), (PlaneSet(want), PlaneSet(listed)));
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     List { planes: u32, evs: u64 },
