@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::scope::{Scope, Suspects, parts};
+use crate::scope::{Scope, Suspects, parts, switch_place};
 use crate::{Component, Count, Path};
 
 /// Components that the same observed paths cross.
@@ -64,26 +64,44 @@ impl Alike {
 struct Crossing {
     numbers: BTreeMap<Component, usize>,
     paths: Vec<Vec<(usize, u8)>>,
-    /// The components of the path before, from the host up: those of one host begin alike.
-    before: [Option<(Component, usize)>; 6],
+    /// The numbers of switches, by tier and their own number: they are asked for once for each path.
+    switches: [Vec<Option<usize>>; 3],
+    /// The link of a path before, from the host up, and its number: those of one host begin alike.
+    links: [Option<(Component, usize)>; 6],
 }
 
 impl Crossing {
+    /// Adds a path to those over a component, which is at a place on the way from the host up.
     fn add(&mut self, place: usize, component: Component, path: (usize, u8)) {
-        let before = self.before.get(place).copied().flatten().filter(|(before, _)| *before == component);
-        let number = match before {
-            Some((_, number)) => number,
-            None => *self.numbers.entry(component).or_insert_with(|| {
-                self.paths.push(Vec::new());
-                self.paths.len() - 1
-            }),
+        let known = match component {
+            Component::Node(node) => switch_place(node)
+                .and_then(|(tier, number)| self.switches.get(tier)?.get(number).copied().flatten()),
+            Component::Link(_) => {
+                let before = self.links.get(place).copied().flatten();
+                before.filter(|(before, _)| *before == component).map(|(_, number)| number)
+            }
         };
-        if let Some(before) = self.before.get_mut(place) {
-            *before = Some((component, number));
-        }
+        let number = known.unwrap_or_else(|| self.number(place, component));
         if let Some(paths) = self.paths.get_mut(number) {
             paths.push(path);
         }
+    }
+
+    fn number(&mut self, place: usize, component: Component) -> usize {
+        let number = *self.numbers.entry(component).or_insert_with(|| {
+            self.paths.push(Vec::new());
+            self.paths.len() - 1
+        });
+        let at = if let Component::Node(node) = component { switch_place(node) } else { None };
+        if let Some((tier, own)) = at
+            && let Some(switches) = self.switches.get_mut(tier)
+        {
+            switches.resize(switches.len().max(own + 1), None);
+            switches[own] = Some(number);
+        } else if let Some(before) = self.links.get_mut(place) {
+            *before = Some((component, number));
+        }
+        number
     }
 
     fn in_order(mut self) -> impl Iterator<Item = (Component, Vec<(usize, u8)>)> {

@@ -41,7 +41,8 @@ pub(crate) fn parts(way: &[Node]) -> impl Iterator<Item = Component> + '_ {
         .flatten()
 }
 
-fn place(node: Node) -> Option<(usize, usize)> {
+/// The tier of a switch and its number in the plane.
+pub(crate) fn switch_place(node: Node) -> Option<(usize, usize)> {
     match node {
         Node::Host(_) => None,
         Node::T0 { number, .. } => Some((0, number.into())),
@@ -54,7 +55,7 @@ impl Suspects {
     fn add(&mut self, component: Component) {
         self.components.insert(component);
         let Component::Node(node) = component else { return };
-        let Some((tier, number)) = place(node) else { return };
+        let Some((tier, number)) = switch_place(node) else { return };
         if let Some(numbers) = self.switches.get_mut(tier) {
             numbers.resize(numbers.len().max(number + 1), false);
             numbers[number] = true;
@@ -67,7 +68,7 @@ impl Suspects {
 
     /// Whether a switch of the plane is one.
     pub(crate) fn has_switch(&self, node: Node) -> bool {
-        let numbers = place(node).and_then(|(tier, number)| self.switches.get(tier)?.get(number));
+        let numbers = switch_place(node).and_then(|(tier, number)| self.switches.get(tier)?.get(number));
         numbers.copied().unwrap_or_default()
     }
 
