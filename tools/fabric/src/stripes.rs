@@ -286,6 +286,21 @@ mod tests {
         assert_eq!(backlog.outstanding(), 0);
     }
 
+    /// The part of a refused message that was taken is no part of the next message.
+    #[test]
+    fn parts_of_a_refused_message_count_for_none() {
+        let mut backlog = backlog(3);
+        assert_eq!(send(&mut backlog, 0, 500), [(0, 500)]);
+        assert!(!backlog.send(Time(0), message(1, 2_000), |qp, _| qp == 1));
+        assert_eq!(send(&mut backlog, 2, 500), [(1, 500)]);
+        for (qp, number, tags) in [(1, 1, &[][..]), (0, 0, &[0]), (1, 2, &[2])] {
+            backlog.on_sent(qp, number, |_, _| unreachable!("nothing waits"));
+            let complete = std::iter::from_fn(|| backlog.pop_sent().map(|ordered| ordered.tag));
+            assert_eq!(complete.collect::<Vec<_>>(), tags, "{number}");
+        }
+        assert_eq!(backlog.outstanding(), 0);
+    }
+
     /// Messages that do not notify are not waited for at the receiver; numbers may wrap.
     #[test]
     fn only_messages_that_notify_are_awaited() {
