@@ -242,6 +242,22 @@ mod on_a_terminal {
         terminal.ends("0");
     }
 
+    /// The window is closed, or the connection to the machine is lost.
+    #[test]
+    fn it_ends_with_its_terminal() {
+        let server = agent("127.0.0.1:0".parse().unwrap());
+        let mut terminal = Terminal::start(server.address());
+        terminal.until("h1:p0-t0-0");
+        let process = format!("/proc/{}/exe", terminal.word("pid"));
+        assert!(fs::read_link(&process).is_ok());
+        terminal.script.kill().unwrap();
+        let began = Instant::now();
+        while fs::read_link(&process).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "it goes on without a terminal");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// At first, too.
     #[test]
     fn without_an_agent_it_says_so_and_waits() {

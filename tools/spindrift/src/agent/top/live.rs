@@ -17,6 +17,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::{flag, low_level};
 
@@ -24,7 +25,7 @@ use super::TopArgs;
 use super::app::{App, Key, News};
 use super::draw::{self, Colours};
 use crate::agent::client::{From, fetch, fetch_json};
-use crate::stop::{Interrupted, Stop};
+use crate::stop::{INTERRUPTED_STATUS, Interrupted, Stop};
 
 /// How soon a signal, or what the agent has said, is seen.
 const TURN: Duration = Duration::from_millis(100);
@@ -89,6 +90,24 @@ impl Drop for Screen {
     fn drop(&mut self) {
         leave();
     }
+}
+
+/// Ends the process once its terminal is gone, in a thread of its own: `crossterm` reads from such a terminal without end.
+fn watch() -> Result<()> {
+    let watch = || {
+        loop {
+            let stdin = io::stdin();
+            // What is asked for is nothing: a terminal that is gone is told of anyway.
+            let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+            let gone = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0);
+            if gone {
+                low_level::exit(INTERRUPTED_STATUS.into());
+            }
+            thread::sleep(TURN);
+        }
+    };
+    thread::Builder::new().name("terminal".to_owned()).spawn(watch).context("cannot start a thread")?;
+    Ok(())
 }
 
 /// Asks the agent again and again, in a thread of its own that ends with the process.
@@ -160,6 +179,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     let colours = Colours::of(env::var_os("NO_COLOR").as_deref());
     let mut app = App::new(args.from.agent.to_string());
     let heard = ask(args.from.clone(), args.interval)?;
+    watch()?;
     let mut screen = Screen::new()?;
     let began = Instant::now();
     let mut shown = None;
