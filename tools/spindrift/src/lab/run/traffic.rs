@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_flow_is_under_way_once_it_has_more_than_its_first_sample() {
         let sample = |tx_data, rx_placed_bytes| {
-            let line = Line::Sample(Sample { tx_data, rx_placed_bytes, ..Sample::default() });
+            let line = Line::Sample(Sample { rx_placed_bytes, tx_data, ..Sample::default() });
             serde_json::to_string(&line).unwrap() + "\n"
         };
         let same = sample(12, 5) + &sample(12, 5);
