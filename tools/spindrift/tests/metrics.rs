@@ -154,7 +154,8 @@ fn gauges_show_what_is_so_now() {
     let served = Served::loopback("gauges", &["--planes", "2", "--fault", "down,port=1,from=100ms"]);
     let dir = served.dir.to_str().unwrap().to_owned();
     let mut served = served;
-    served.until("the link is down", |sums| sums.get("port_up{plane=\"1\"}") == Some(&1.0));
+    // Both ends of the link see it.
+    served.until("the link is down", |sums| sums.get("port_up{plane=\"1\"}") == Some(&0.0));
     let sums =
         served.until("rtt", |sums| sums.get("rtt_seconds{quantile=\"1\"}").is_some_and(|rtt| *rtt > 0.0));
     assert_eq!((sums["port_up{plane=\"0\"}"], sums["deny_rules{}"]), (2.0, 0.0));

@@ -16,6 +16,7 @@ mod plan;
 mod report;
 mod roce;
 mod run;
+mod slowdown;
 mod workload;
 
 use std::collections::BTreeSet;

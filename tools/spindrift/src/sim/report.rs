@@ -17,6 +17,7 @@ use super::fault_impact::{FaultImpact, spread_us};
 use super::finding::Finding;
 use super::nic::TransportKind;
 use super::run::{JobOutcome, Outcome};
+use super::slowdown;
 use crate::output::write_file;
 use crate::units::{count, format_rate};
 
@@ -29,6 +30,7 @@ pub(super) fn write(played: &Played, folder: &Path) -> Result<(String, Json)> {
     write_file(folder, "evs.csv", |file| evs(outcomes, file))?;
     write_file(folder, "messages.csv", |file| messages(outcomes, file))?;
     write_file(folder, "latency.csv", |file| latency(outcomes, file))?;
+    write_file(folder, "slowdown.csv", |file| slowdown::table(outcomes, file))?;
     let object = object(played);
     let mut text = serde_json::to_string_pretty(&object)?;
     text.push('\n');
@@ -305,7 +307,7 @@ impl JobOutcome {
 }
 
 fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
-    let job = |job: &JobOutcome| {
+    let job = |outcome: &Outcome, job: &JobOutcome| {
         let failures = job.failures.iter().map(
             |failure| json!({ "at_ns": failure.at.0, "connection": failure.side.pair, "why": failure.why }),
         );
@@ -318,6 +320,7 @@ fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
             "messages_under_way": job.left.map(|[_, under_way]| under_way),
             "bytes": job.messages.iter().map(|done| u64::from(done.len)).sum::<u64>(),
             "message_us": job.times_us().json(),
+            "slowdown": slowdown::json(outcome, job),
             "connection_gbps": job.gbps().json(),
             "failures": failures.collect::<Vec<_>>(),
         })
@@ -335,7 +338,7 @@ fn object(Played { plan_file, outcomes, findings, digests }: &Played) -> Json {
             "transport": outcome.plan.nics.kind().name(),
             "ended_ns": outcome.ended_ns,
             "done": outcome.done,
-            "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
+            "workloads": outcome.jobs.iter().map(|of| job(outcome, of)).collect::<Vec<_>>(),
             "events": events.collect::<Vec<_>>(),
             "claims": findings.iter().map(Finding::json).collect::<Vec<_>>(),
             "packets": digest::packets(&outcome.counters),
@@ -406,6 +409,7 @@ fn summary_of(outcome: &Outcome) -> String {
             times.p99,
             times.max,
         );
+        page += &slowdown::line(outcome, job);
         page += &unfinished(job);
         if let Some(failure) = job.failures.first() {
             let failed = count(job.failures.len() as u64, "FAILURE");

@@ -8,6 +8,7 @@ mod refused;
 mod reports;
 mod roce;
 mod seeds;
+mod slowdown;
 #[path = "../support/mod.rs"]
 mod support;
 
