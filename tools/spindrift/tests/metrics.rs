@@ -100,11 +100,28 @@ impl Served {
     }
 }
 
+/// Ends a command as Ctrl-C does, so that a run ends its programs too, also where a test has failed. One that does not end is killed.
+fn end(process: &mut Running) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    let _ = Command::new("kill").args(["-TERM", &process.id().to_string()]).stderr(Stdio::null()).status();
+    while process.child().try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < give_up {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = self.process.child().kill();
-        let _ = self.process.child().wait();
+        end(&mut self.process);
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A run without metrics.
+struct Run(Running);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        end(&mut self.0);
     }
 }
 
@@ -317,16 +334,11 @@ fn programs_of_a_run_have_metrics() {
     };
     let mut server = Served::of(temp("none"), &mut of(&["--metrics", "127.0.0.1:0"], &[]));
     server.until("the device is open", |sums| sums["contexts{state=\"seen\"}"] == 1.0);
-    let mut client = Running::start(of(&[], &["127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null()));
+    let mut client = of(&[], &["127.0.0.1"]);
+    let mut client = Run(Running::start(client.stdout(Stdio::null()).stderr(Stdio::null())));
     let sums = server.until("bytes arrive", |sums| sums["placed_bytes_total{}"] > 0.0);
     assert_eq!(sums["contexts{state=\"seen\"}"], 1.0, "neither the other run nor the client's");
-    // In order, so that nothing is left of the runs.
-    for run in [&mut client, &mut server.process] {
-        let id = run.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        while run.child().try_wait().unwrap().is_none() {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
+    end(&mut client.0);
+    end(&mut server.process);
     assert!(TcpStream::connect(&server.address).is_err());
 }
