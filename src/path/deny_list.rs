@@ -48,6 +48,8 @@ pub struct DenyListStatus {
     pub evs: u16,
     /// The list's entropy values are in use all the same, since the others are too few.
     pub released: bool,
+    /// Times that nothing arrived on the planes that carried data, although no port reported it, while others stood by.
+    pub silent_failovers: u64,
 }
 
 impl Listed {
@@ -109,6 +111,7 @@ impl Paths {
             avoided: PlaneSet(self.avoided),
             evs: listed.evs.iter().filter(|listed| **listed).count() as u16,
             released: listed.released != Release::No,
+            silent_failovers: self.silent_failovers,
         })
     }
 
@@ -177,7 +180,8 @@ impl Paths {
         self.listed.as_deref().map_or(Time::NEVER, Listed::next_timeout)
     }
 
-    /// Whether more entropy values than the floor asks for are good that are not on the list.
+    /// Whether more entropy values than the floor asks for are good that are not on the list, or as many as it asks for and
+    /// all of them.
     fn others_suffice(&self) -> bool {
         let Some(listed) = self.listed.as_deref() else { return false };
         let floor = PlaneSet(self.floor_planes());
@@ -187,7 +191,8 @@ impl Paths {
             others.filter(|(_, entry)| entry.flags & DENIED == 0)
         };
         let good = others().filter(|(_, entry)| entry.flags & (BAD | FORCED) == 0).count();
-        good > usize::from(self.min_active) || good > 0 && good == others().count()
+        let enough = usize::from(self.min_active);
+        good > enough || good == enough && good == others().count()
     }
 
     /// Decides whether the planes on the list stand by, after any change of planes or of the health of their entropy

@@ -241,6 +241,8 @@ pub struct Paths {
     roles: Option<Box<Roles>>,
     /// Planes of the role that serves that stand by because of a deny list.
     avoided: u32,
+    /// Times that the planes that serve were silent, while others stood by.
+    silent_failovers: u64,
     /// What is on the deny list; `None` if nothing is.
     listed: Option<Box<Listed>>,
     /// The hold time, at first and at most, ns.
@@ -318,6 +320,7 @@ impl Paths {
             ack_role: serving,
             roles: Roles::new(cfg),
             avoided: 0,
+            silent_failovers: 0,
             listed: None,
             hold_ns: cfg.failback_hold_ns,
             hold_max_ns: cfg.failback_hold_max_ns,

@@ -82,7 +82,6 @@ pub(super) struct Roles {
     /// Other planes serve than at the last look.
     switched: bool,
     failovers: u64,
-    silent_failovers: u64,
     failbacks: u64,
 }
 
@@ -105,7 +104,6 @@ impl Roles {
             probe_expired: false,
             switched: false,
             failovers: 0,
-            silent_failovers: 0,
             failbacks: 0,
         };
         (roles.standby != 0).then(|| Box::new(roles))
@@ -158,7 +156,7 @@ impl Paths {
             serving: PlaneSet(self.serving),
             preferred: roles.preferred,
             failovers: roles.failovers,
-            silent_failovers: roles.silent_failovers,
+            silent_failovers: self.silent_failovers,
             failbacks: roles.failbacks,
             hold_ns: roles.hold.ns(),
         })
@@ -199,9 +197,7 @@ impl Paths {
                 self.push_event(id, EvState::AssumedBad);
             }
         }
-        if let Some(roles) = self.roles.as_deref_mut() {
-            roles.silent_failovers += 1;
-        }
+        self.silent_failovers += 1;
         self.role_health_changed();
         for plane in 0..self.planes.len() as u8 {
             self.heal_reverse(plane);

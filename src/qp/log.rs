@@ -98,7 +98,7 @@ impl Qp {
     #[cold]
     pub(crate) fn log_deny_list(&self, peers: &Peers, status: DenyListStatus) {
         let who = self.who(peers);
-        let DenyListStatus { planes, avoided, evs, released } = status;
+        let DenyListStatus { planes, avoided, evs, released, silent_failovers: _ } = status;
         of_qp!(info, "spindrift::path", who, %planes, %avoided, evs, released, "deny list followed");
     }
 

@@ -3,7 +3,8 @@
 //! The second tail loss probe in a row takes a plane that [stands by](crate::path::PlaneRole). If the peer answers it,
 //! either the planes that serve are dead, or the peer was paused and answered over another plane first. A second round
 //! tells these apart. The missing packets leave again on the planes that serve, and the next tail loss probe takes a
-//! plane that stands by at once. If only that is answered, the planes that serve have failed.
+//! plane that stands by at once. If nothing is missing, as where only a response is late, one tail loss probe more takes
+//! a plane that serves first. If only the other one is answered, the planes that serve have failed.
 
 use crate::path::{EvId, Paths};
 use crate::time::Time;
@@ -16,8 +17,11 @@ pub(super) struct RoleDoubt {
     /// Position of the latest tail loss probe over a plane that stands by; 0 if something sent on the planes that serve was
     /// acknowledged since.
     probe: u64,
-    /// Position of the newest transmission when that probe was acknowledged.
+    /// Position of the newest transmission when that probe was acknowledged. What leaves later on the planes that serve is
+    /// evidence.
     since: Option<u64>,
+    /// The first to leave later was a tail loss probe.
+    only_probes: bool,
     /// A later one was acknowledged too, and nothing sent on the planes that serve.
     confirmed: bool,
 }
@@ -38,14 +42,29 @@ impl RoleDoubt {
 impl Requester {
     /// Whether the next tail loss probe takes a plane that stands by, if there is one.
     pub(super) const fn tries_idle_planes(&self) -> bool {
-        let turn = if self.role_doubt.is_open() { 0 } else { 1 };
-        self.tail_probes % 4 == turn
+        let doubt = &self.role_doubt;
+        let at_once = match doubt.since {
+            Some(since) => self.orders > since && !doubt.only_probes,
+            None => false,
+        };
+        self.tail_probes % 4 == if at_once { 0 } else { 1 }
     }
 
     /// A tail loss probe left as the transmission at position `order`, on path `ev`.
     pub(super) fn note_role_probed(&mut self, ev: EvId, order: u64, paths: &Paths) {
-        if paths.has_idle_planes() && !paths.is_serving(ev) {
-            self.role_doubt.probe = order;
+        if !paths.has_idle_planes() {
+            return;
+        }
+        let doubt = &mut self.role_doubt;
+        let is_first = doubt.since == Some(order - 1);
+        if paths.is_serving(ev) {
+            doubt.only_probes |= is_first;
+            return;
+        }
+        doubt.probe = order;
+        if is_first {
+            // The planes that serve have carried nothing meanwhile, so its acknowledgement would be no evidence.
+            doubt.since = Some(order);
         }
     }
 

@@ -99,7 +99,8 @@ fn planes_that_die_in_silence_are_replaced_by_those_on_the_list() {
         println!("{op:?}: healthy {healthy_ns} ns, stall {stall_ns} ns");
         assert!(stall_ns <= 400 * US + 2 * ROUND_TRIP, "{op:?} {seed}: {stall_ns} ns");
         assert_eq!(flow.counters(WRITER).timeouts + flow.counters(TARGET).timeouts, 0);
-        assert_eq!(status(&mut flow, sender).avoided, PlaneSet(0));
+        let denied = status(&mut flow, sender);
+        assert_eq!((denied.avoided, denied.silent_failovers), (PlaneSet(0), 1));
         // They are back, and probes find out: the list counts again.
         flow.net.run_for(200 * MS);
         let until = flow.net.now.0 + MS;

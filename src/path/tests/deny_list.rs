@@ -53,8 +53,13 @@ fn a_plane_on_the_list_carries_no_data_and_no_acknowledgements() {
         denied.map(|ev| ev.plane).collect::<Vec<_>>()
     };
     assert_eq!(denied(&paths), [1; 6]);
-    let expected =
-        DenyListStatus { planes: PlaneSet(0b010), avoided: PlaneSet(0b010), evs: 0, released: false };
+    let expected = DenyListStatus {
+        planes: PlaneSet(0b010),
+        avoided: PlaneSet(0b010),
+        evs: 0,
+        released: false,
+        silent_failovers: 0,
+    };
     assert_eq!(paths.deny_list_status(), Some(expected));
     // Off the list.
     deny_planes(&mut paths, 0);
@@ -286,6 +291,40 @@ fn too_few_others_release_the_list_for_the_hold_time() {
     assert!(paths.deny_list_status().unwrap().released);
     paths.on_timer(now);
     assert!(paths.next_expiry() > now.after(S));
+}
+
+/// A list that leaves fewer values than the floor asks for is not followed, however well those work, and not tried each hold
+/// time. One that leaves just as many is.
+#[test]
+fn a_list_that_leaves_too_few_stays_released() {
+    let cfg = PathConfig { failback_hold_ns: S, failback_hold_max_ns: 60 * S, ..config(1) };
+    for (listed, released) in [(5, true), (4, false)] {
+        let mut paths = paths(&cfg);
+        deny_ids(&mut paths, &(0..listed).map(EvId).collect::<Vec<_>>());
+        assert_eq!(paths.deny_list_status().unwrap().released, released);
+        if !released {
+            // One of them was lost for a while.
+            lose(&mut paths, [5], at_us(1));
+            assert!(paths.deny_list_status().unwrap().released);
+        }
+        let began = at_us(2);
+        paths.on_timer(began);
+        let mut now = began;
+        while state(&paths, EvId(5)) == EvState::AssumedBad {
+            now = now.max(paths.next_timeout());
+            paths.on_timer(now);
+            while let Some(probe) = paths.next_probe(now) {
+                paths.on_probe_answer(probe.id, EvMark::None, now);
+            }
+        }
+        for round in 1..=3 {
+            let due = if released || round == 1 { began.after(round * S) } else { Time::NEVER };
+            assert_eq!(paths.next_expiry(), due, "{round}");
+            paths.on_timer(began.after(round * S));
+            let used = if released { EvState::Good } else { EvState::Denied };
+            assert_eq!((state(&paths, EvId(0)), state(&paths, EvId(5))), (used, EvState::Good));
+        }
+    }
 }
 
 #[test]

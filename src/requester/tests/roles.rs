@@ -102,6 +102,58 @@ fn a_response_that_overtakes_the_sack_hides_no_dead_planes() {
     }
 }
 
+/// A peer that was paused may send one SACK for all copies of a request, and its response may wait in a queue. Only what is sent
+/// on the planes that serve after that SACK is evidence.
+#[test]
+fn planes_that_carried_nothing_meanwhile_have_not_failed() {
+    for acknowledged in [false, true] {
+        let mut bench = bench();
+        bench.post(1, SendOp::Write);
+        bench.all_as_hinted();
+        bench.sack(0, 1, 5_000);
+        bench.post(1, SendOp::Read);
+        assert_eq!(bench.all_as_hinted(), []);
+        assert_eq!((bench.probe(), bench.probe()), (vec![], vec![1]));
+        bench.sack(1, 2, 5_000);
+        assert!(bench.r.role_doubt.is_open());
+        assert_eq!(bench.all_as_hinted(), [], "nothing is missing");
+        let before = bench.r.orders;
+        while bench.r.orders == before {
+            assert_eq!(bench.probe(), [], "the planes that serve first");
+        }
+        // Of the packets that wait for more than a SACK the oldest is sent.
+        if acknowledged {
+            bench.sack(0, 2, 5_000);
+            assert!(!bench.r.role_doubt.is_open());
+            continue;
+        }
+        assert_eq!(bench.probe(), [0]);
+        assert_eq!(bench.serving(), SERVES);
+        bench.sack(0, 2, 5_000);
+        assert_eq!(bench.serving(), STANDS_BY);
+    }
+}
+
+/// The standby is probed again although the planes that serve had no room: that says nothing about them.
+#[test]
+fn a_second_probe_of_the_standby_alone_is_no_evidence() {
+    let mut bench = bench();
+    bench.reads();
+    assert_eq!((bench.probe(), bench.probe()), (vec![], vec![1]));
+    bench.sack(1, 2, 5_000);
+    let order = bench.r.orders + 1;
+    let idle = (0..16).map(EvId).find(|ev| !bench.paths.is_serving(*ev)).unwrap();
+    for order in [order, order + 1] {
+        bench.r.note_role_probed(idle, order, &bench.paths);
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        bench.r.orders = order;
+        bench.r.weigh_roles(bench.now, idle, order, &env);
+        bench.r.fail_over_if_silent(bench.now, &mut env);
+        assert_eq!(bench.serving(), SERVES, "{order}");
+    }
+}
+
 /// Any acknowledgement of a packet on the planes that serve ends the doubt, however old the packet is.
 #[test]
 fn a_late_acknowledgement_ends_the_doubt() {

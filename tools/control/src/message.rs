@@ -201,6 +201,9 @@ pub struct Denied {
     pub evs: u16,
     /// These are in use all the same, since the others do not suffice.
     pub released: bool,
+    /// Times that nothing arrived on the planes that carried data, although no port reported it, while others stood by.
+    #[serde(default)]
+    pub silent_failovers: u64,
 }
 
 /// A queue pair with fallback in mode `shift` ([`spindrift::fallback`]).
@@ -238,8 +241,9 @@ fn list(planes: PlaneSet) -> Vec<u8> {
 }
 
 impl From<DenyListStatus> for Denied {
-    fn from(DenyListStatus { planes, avoided, evs, released }: DenyListStatus) -> Self {
-        Self { planes: list(planes), avoided: list(avoided), evs, released }
+    fn from(status: DenyListStatus) -> Self {
+        let DenyListStatus { planes, avoided, evs, released, silent_failovers } = status;
+        Self { planes: list(planes), avoided: list(avoided), evs, released, silent_failovers }
     }
 }
 

@@ -413,7 +413,8 @@ fn an_operator_denies_and_allows_planes() {
     let entries: Vec<_> =
         seen.denied.iter().map(|entry| (&*entry.source, &entry.rule, entry.left_ms)).collect();
     assert_eq!(entries, [("agent", &one, None), ("agent", &two, None), ("operator", &one, None)]);
-    let denied = Denied { planes: vec![1, 2], avoided: vec![1, 2], evs: 0, released: false };
+    let denied =
+        Denied { planes: vec![1, 2], avoided: vec![1, 2], evs: 0, released: false, silent_failovers: 0 };
     assert!(seen.queue_pairs.iter().all(|qp| qp.denied.as_ref() == Some(&denied)));
     // What one source allows, another may deny.
     assert_eq!(change(&socket, &allow("agent", &[])), [by("operator", &one)]);

@@ -126,7 +126,12 @@ impl Transport for Host {
         let before = Before::new(self.nic.endpoint.counters());
         self.nic.receive(now, plane, packet);
         let endpoint = &self.nic.endpoint;
-        let failovers = |qpn| endpoint.role_status(qpn).map_or(0, |status| status.silent_failovers);
+        let failovers = |qpn| {
+            let of_roles = endpoint.role_status(qpn).map(|status| status.silent_failovers);
+            of_roles
+                .or_else(|| endpoint.deny_list_status(qpn).map(|status| status.silent_failovers))
+                .unwrap_or(0)
+        };
         self.audit.received(now, packet, before, endpoint.counters(), failovers);
     }
 

@@ -18,9 +18,13 @@ const MOST_FAILURES: usize = 3;
 /// Fresh seeds that failed once: the audit did not know a round trip that the requester had measured by a NACK, by the response to a
 /// READ, or with a copy that asked for a completion; nor that a request which waited for a lost message told of a response that had been
 /// sent again meanwhile; a queue pair gave up after all work was done; or a lost packet of a message that had waited for a receive work
-/// request waited with a later message that was refused.
-const FAILED_ONCE: [u64; 7] = [
+/// request waited with a later message that was refused. Nor did it know a NIC that a deny list's planes stood in for; and a deny list that
+/// left too few paths was tried again and again.
+const FAILED_ONCE: [u64; 10] = [
+    10_897_440_703_800,
     37_501_638_580_116,
+    155_177_368_996_209,
+    155_177_368_996_355,
     189_903_635_529_221,
     189_903_635_529_855,
     189_903_635_539_551,

@@ -143,7 +143,7 @@ pub(super) fn denied_text(entry: &DenyEntry) -> String {
 
 /// What a queue pair does about the deny list.
 pub(super) fn avoids_text(denied: &Denied) -> String {
-    let Denied { planes, avoided, evs, released } = denied;
+    let Denied { planes, avoided, evs, released, silent_failovers } = denied;
     let mut text = String::new();
     if !avoided.is_empty() {
         let _ = write!(text, "; avoids plane {}", list(avoided));
@@ -159,6 +159,9 @@ pub(super) fn avoids_text(denied: &Denied) -> String {
             let evs = count(u64::from(*evs), "denied entropy value");
             let _ = write!(text, "; uses {evs}, since the others do not suffice");
         }
+    }
+    if *silent_failovers > 0 {
+        let _ = write!(text, "; {}", count(*silent_failovers, "silent failover"));
     }
     text
 }
@@ -193,7 +196,9 @@ mod tests {
     #[test]
     fn what_a_queue_pair_avoids_is_told() {
         let denied = |planes: &[u8], avoided: &[u8], evs, released| {
-            avoids_text(&Denied { planes: planes.to_vec(), avoided: avoided.to_vec(), evs, released })
+            let silent_failovers = u64::from(released);
+            let (planes, avoided) = (planes.to_vec(), avoided.to_vec());
+            avoids_text(&Denied { planes, avoided, evs, released, silent_failovers })
         };
         assert_eq!(denied(&[1, 2], &[1, 2], 0, false), "; avoids plane 1,2");
         assert_eq!(
@@ -202,7 +207,7 @@ mod tests {
         );
         assert_eq!(
             denied(&[], &[], 3, true),
-            "; uses 3 denied entropy values, since the others do not suffice"
+            "; uses 3 denied entropy values, since the others do not suffice; 1 silent failover"
         );
         let entry = |left_ms| {
             denied_text(&DenyEntry {

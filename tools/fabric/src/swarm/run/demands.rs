@@ -60,6 +60,9 @@ impl World<'_> {
         let requests =
             |net: &Net<Host>| net.hosts().map(|host| net.transport(host).audit.requests()).sum::<u64>();
         let before = requests(&self.net);
+        // Until the network has healed, hosts may avoid paths again.
+        while self.step(from)? {}
+        self.lift_lists()?;
         // A queue pair may give up as late as now, when nothing acknowledges its last response.
         while self.step(from + if self.probes_for_ever() { LONELY_NS } else { QUIET_NS })? {}
         demand!(self.probes_for_ever() || self.net.is_idle(), "the network never falls quiet");

@@ -542,6 +542,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// Deny lists that are not followed since too few paths are left are looked at again and again.
+    fn lift_lists(&mut self) -> Check {
+        self.net.hosts().collect::<Vec<_>>().into_iter().try_for_each(|host| self.avoid(host, None))
+    }
+
     fn heal(&mut self) -> Check {
         self.healed = true;
         self.clos.heal(&mut self.net);
