@@ -31,6 +31,17 @@ const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Sockets that this process has opened.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
+/// A socket at `path`, in place of one that a process with the same number has left.
+///
+/// It gets that name once it listens: whoever lists the folder removes sockets that refuse connections.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let unlisted = path.with_extension("new");
+    let _ = fs::remove_file(&unlisted);
+    let listener = UnixListener::bind(&unlisted)?;
+    fs::rename(&unlisted, path).inspect_err(|_| drop(fs::remove_file(&unlisted)))?;
+    Ok(listener)
+}
+
 /// The control socket of a context. Dropping it closes and removes the socket.
 ///
 /// It holds the context open. After a fork the child has no socket of its own, and dropping its copy does nothing.
@@ -59,10 +70,8 @@ impl Server {
         let process = process::id();
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let path = dir.socket_path(process, number);
-        // Left over from a process with the same number.
-        let _ = fs::remove_file(&path);
         let cannot_listen = "the control socket cannot be opened";
-        let listener = UnixListener::bind(&path).map_err(io_at(&path, cannot_listen))?;
+        let listener = listen(&path).map_err(io_at(&path, cannot_listen))?;
         let mut server = Self { path, process, stop: None, thread: None };
         let start = || {
             listener.set_nonblocking(true)?;

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use spindrift::endpoint::{DenyRule, Endpoint};
 use spindrift::path::{PathConfig, PlaneSet};
@@ -268,6 +269,33 @@ fn a_socket_whose_process_has_gone_is_removed() {
     assert_eq!(gone.try_ask(&Request::Status).unwrap(), None);
     let error = gone.ask(&Request::Status).unwrap_err().to_string();
     assert!(error.contains("77-0.sock: nobody listens"), "{error}");
+}
+
+/// Others list the folder, and remove sockets at which nobody listens, while sockets are opened.
+#[test]
+fn a_socket_is_not_removed_while_it_is_opened() {
+    const OPENED: u32 = 300;
+    let folder = Folder::new("opened");
+    let pair = Pair::new(&[]);
+    let ended = AtomicBool::new(false);
+    let kept = std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    folder.dir().sockets().unwrap();
+                }
+            });
+        }
+        let open = |_: &u32| {
+            let server = Server::start(&folder.dir(), "a test", pair.contexts[0].clone());
+            server.is_ok_and(|server| server.path().exists())
+        };
+        let kept = (0..OPENED).filter(open).count();
+        ended.store(true, Ordering::Relaxed);
+        kept
+    });
+    assert_eq!(kept, OPENED as usize);
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left");
 }
 
 /// Numbers that no process here has, as the system gives none above 4194304.
