@@ -407,8 +407,13 @@ fn source_routed_paths_over_a_lossy_link_are_avoided() {
     writers.until(0, |queue_pair, _| queue_pair.is_null());
     assert_eq!(lab.run(&["fault", "p1-t0-0:p1-t1-3", "loss=50%"]).2, Some(0));
     assert_eq!(agent.event("denied")["denied"]["component"], "link p1-t0-0:p1-t1-3");
-    let expected = serde_json::json!({ "planes": [], "avoided": [], "evs": 1, "released": false });
-    writers.until(0, |queue_pair, _| *queue_pair == expected);
+    let expected = [
+        ("planes", serde_json::json!([])),
+        ("avoided", serde_json::json!([])),
+        ("evs", 1.into()),
+        ("released", false.into()),
+    ];
+    writers.until(0, |queue_pair, _| expected.iter().all(|(name, value)| queue_pair[*name] == *value));
     assert_eq!(lab.run(&["heal"]).2, Some(0));
     agent.event("allowed");
     writers.until(0, |queue_pair, _| queue_pair.is_null());

@@ -323,7 +323,9 @@ fn ports_past_the_kernel_keep_to_their_links() {
         if kept_time {
             // What was on its way when the plane went silent: of 9,000 packets the few that windows hold.
             assert!(of("losses") < 500.0, "{fault}");
-            assert!(of("mean_gbps") > 0.6 * of("possible_gbps"), "{fault}");
+            // Where the hosts could fill their links before.
+            let keeps_up = of("mean_gbps") > 0.6 * of("possible_gbps");
+            assert!(keeps_up || !fault["not_judged"].is_null(), "{fault}");
         }
         let late = rows.iter().filter(|row| number(row, "time_ms") >= until);
         assert!(late.map(|row| number(row, "p1_gbps")).sum::<f64>() > 0.0, "it carries again");
