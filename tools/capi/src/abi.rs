@@ -1,5 +1,5 @@
 //! What `infiniband/verbs.h` declares, as far as programs and this crate exchange it: the layouts of C. Names, order and sizes are those
-//! of the header, so that both can be read side by side; `tests/layout.rs` compares them with the header of the machine.
+//! of the header, so that both can be read side by side; `layout.rs` compares them with the header of the machine.
 //!
 //! Fields of `enum` type are integers here: a program may pass any value.
 
